@@ -1,0 +1,1 @@
+"""Linear distillation (Phuong & Lampert): tasks, student limits, flows, risk bounds, monotonicity."""
