@@ -1,1 +1,1 @@
-"""Linear distillation (Phuong & Lampert): tasks, student limits, flows, risk bounds, monotonicity."""
+"""Linear distillation (Phuong & Lampert): tasks, student limits, flows, bounds, monotonicity."""

@@ -62,7 +62,7 @@ def prepare(inputs: Tensor, **vectors: Tensor) -> tuple[tuple[Tensor, ...], torc
 
     Args:
         inputs: (..., n, d) real, rows are examples, n >= 1 and d >= 1.
-        **vectors: (..., d) real, by argument name; leading dimensions broadcast with those of inputs.
+        **vectors: (..., d) real, by argument name; leading dimensions broadcast with the others'.
 
     Returns:
         (inputs, *vectors) in float64, unbroadcast, and the dtype of the result (see `to_float64`).
