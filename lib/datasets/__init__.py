@@ -1,8 +1,9 @@
 """Data: a registry of outside files with hashes and mirrors, and loaders that return tensors.
 
-``python -m lib.datasets list | download | verify`` manages the files. Loading looks in ``$BOOK_DATA``,
-then in the cache, then at the mirrors, then at the digits embedded in packages, and says which one
-it used. What needs torch is imported on first use, so that ``lib.datasets.registry`` stays light.
+``python -m lib.datasets list | download | verify`` manages the files. Loading looks in
+``$BOOK_DATA``, then in the cache, then at the mirrors, then at the digits embedded in packages, and
+says which one it used. What needs torch is imported on first use, so that
+``lib.datasets.registry`` stays light.
 """
 
 from importlib import import_module

@@ -1,8 +1,8 @@
 """Find a registered file, check it, and download it when that is allowed.
 
-The search goes through ``$BOOK_DATA``, the cache, and the mirrors. A file is hashed before its first
-use in a process. A wrong hash is an error and ends the search: the next source is never tried in
-silence.
+The search goes through ``$BOOK_DATA``, the cache, and the mirrors. A file is hashed before its
+first use in a process. A wrong hash is an error and ends the search: the next source is never
+tried in silence.
 """
 
 from __future__ import annotations
@@ -195,10 +195,9 @@ def _download_from(mirror: str, file: OutsideFile, part: Path) -> None:
     An interrupted part is continued. If the whole then has the wrong hash, its beginning may be
     what is wrong, so the file is fetched once more from the start before anyone is blamed.
     """
-    continued = part.exists()
-    _transfer(mirror, file, part)
+    start = _transfer(mirror, file, part)
     actual = sha256_of(part)
-    if actual != file.sha256 and continued:
+    if actual != file.sha256 and start > 0:
         part.unlink()
         _transfer(mirror, file, part)
         actual = sha256_of(part)
@@ -213,8 +212,11 @@ def _download_from(mirror: str, file: OutsideFile, part: Path) -> None:
         raise ChecksumError(_mismatch(what, file.sha256, actual, advice))
 
 
-def _transfer(mirror: str, file: OutsideFile, part: Path) -> None:
+def _transfer(mirror: str, file: OutsideFile, part: Path) -> int:
     """Append to ``part`` what is missing: at most one byte more than registered.
+
+    Returns:
+        The byte from which on this mirror delivered; what lies before it was there already.
 
     Raises:
         MirrorError: No answer, an HTTP error, or an end before the announced one. What arrived
@@ -229,13 +231,14 @@ def _transfer(mirror: str, file: OutsideFile, part: Path) -> None:
             received = _copy(answer, part, start, file)
             announced = answer.headers.get("Content-Length", "")
     except urllib.error.HTTPError as error:
-        if error.code == 416 and start:  # what is on disk is longer than the mirror's file
-            part.unlink()
-            return _transfer(mirror, file, part)
-        raise MirrorError(str(error)) from error
+        if error.code != 416 or not start:
+            raise MirrorError(str(error)) from error
+        part.unlink()  # longer than the mirror's file, so not a beginning of it
+        return _transfer(mirror, file, part)
     missing = file.bytes - start - received
     if missing > 0 and not (announced.isdigit() and received == int(announced)):
         raise MirrorError(f"the connection ended {missing} bytes before the end of the file")
+    return start
 
 
 def _open(mirror: str, start: int) -> http.client.HTTPResponse:
@@ -266,9 +269,7 @@ def _first_byte(answer: http.client.HTTPResponse, start: int) -> int:
 def _copy(answer: http.client.HTTPResponse, part: Path, start: int, file: OutsideFile) -> int:
     """Write the answer behind the first ``start`` bytes, with a progress bar; count the bytes."""
     received, limit = 0, file.bytes - start + 1
-    bar = tqdm(
-        total=file.bytes, initial=start, unit="B", unit_scale=True, desc=file.name, leave=False
-    )
+    bar = tqdm(total=file.bytes, initial=start, unit="B", unit_scale=True, desc=file.name)
     with bar, open(part, "r+b" if start else "wb") as stream:
         stream.seek(start)
         stream.truncate()
