@@ -81,7 +81,7 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _scorecard(options: argparse.Namespace) -> int:
-    from lib.book.scorecard import print_scorecard
+    from lib.book.report import print_scorecard
 
     return print_scorecard(find_root(), options.profile, options.check)
 

@@ -121,7 +121,7 @@ def imported_files(root: Path, notebook: Notebook) -> set[str]:
     for position, cell in enumerate(notebook.cells, 1):
         if cell.kind == "code":
             where = f"{notebook.path.name}: cell {position}"
-            waiting += _imports(_without_magics(cell.source), where, package="")
+            waiting += _imports(_parse(_without_magics(cell.source), where), package="")
     seen: set[str] = set()
     files: set[str] = set()
     while waiting:
@@ -135,7 +135,11 @@ def imported_files(root: Path, notebook: Notebook) -> set[str]:
         name = path.relative_to(root).as_posix()
         files.add(name)
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-        waiting += _imports(path.read_text(encoding="utf-8"), name, package)
+        tree = _parse(path.read_text(encoding="utf-8"), name)
+        waiting += _imports(tree, package)
+        if _imports_by_name(tree):
+            inside = sorted(path.parent.rglob("*.py"))
+            waiting += [".".join(p.relative_to(root).with_suffix("").parts) for p in inside]
     return files
 
 
@@ -144,12 +148,22 @@ def _without_magics(source: str) -> str:
     return "\n".join("pass" if line.startswith(("%", "!")) else line for line in lines)
 
 
-def _imports(source: str, where: str, package: str) -> Iterator[str]:
-    """Yields every module of ``lib`` that a source may import, its parent packages included."""
+def _parse(source: str, where: str) -> ast.Module:
     try:
-        tree = ast.parse(source)
+        return ast.parse(source)
     except SyntaxError as error:
         raise ValueError(f"{where} is no Python ({error}).") from None
+
+
+def _imports_by_name(tree: ast.Module) -> bool:
+    nodes = list(ast.walk(tree))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    return bool(names & {"import_module", "__import__"})
+
+
+def _imports(tree: ast.Module, package: str) -> Iterator[str]:
+    """Yields every module of ``lib`` that a source may import, its parent packages included."""
     names: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,0 +1,97 @@
+"""The scorecard on the command line, and the check that keeps it honest."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from lib.book.claim_files import Claim, load_sources
+from lib.book.html import table_text
+from lib.book.keys import chapter_key, key_components
+from lib.book.notebooks import chapter_path
+from lib.book.profiles import check_profile, read_profiles
+from lib.book.rules import meets
+from lib.book.scorecard import Standing, standings
+from lib.book.verdicts import MISSING, chip
+
+OUTDATED = "stale: the sources changed since"
+
+
+def print_scorecard(root: Path, profile: str = "quick", check: bool = False) -> int:
+    """Prints every claim's verdict and, on demand, decides whether all are as expected.
+
+    Args:
+        root: the checkout.
+        profile: which records to read.
+        check: whether a missing or unexpected verdict is a failure.
+
+    Returns:
+        0, or 1 where ``check`` finds a difference.
+
+    Raises:
+        ValueError: for malformed claims or a damaged record.
+    """
+    check_profile(profile)
+    found = [s for source in load_sources(root) for s in standings(root, source, profile)]
+    rows = [
+        [s.claim.id, s.claim.label, s.claim.expect, chip(s.verdict).text, s.claim.chapter]
+        for s in found
+    ]
+    if rows:
+        print(table_text(["claim", "label", "expected", "found", "chapter"], rows))
+    differences = unexpected(root, found)
+    met = len(found) - len(differences)
+    print(f"\n{met} of {len(found)} claims stand as expected at profile {profile}")
+    if check:
+        for line in differences:
+            print(line, file=sys.stderr)
+    return 1 if check and differences else 0
+
+
+def unexpected(root: Path, found: list[Standing]) -> list[str]:
+    """Returns a line for every claim whose verdict is not the expected one, or out of date.
+
+    Args:
+        root: the checkout.
+        found: the standings of all claims at one profile.
+
+    Returns:
+        Sentences that name claim, expectation and verdict.
+    """
+    keys: dict[tuple[str, str], str | None] = {}
+    lines = []
+    for standing in found:
+        claim, place = standing.claim, (standing.claim.chapter, standing.profile)
+        if place not in keys:
+            keys[place] = present_key(root, *place)
+        if standing.verdict != MISSING and standing.key != keys[place]:
+            standing = replace(standing, verdict=OUTDATED)
+        if not meets(claim.expect, standing.verdict):
+            lines.append(_difference(claim, standing))
+    return lines
+
+
+def present_key(root: Path, chapter: str, profile: str) -> str | None:
+    """Returns the key that a record of this chapter would carry if it were run now.
+
+    Args:
+        root: the checkout.
+        chapter: the page under ``book/``, without suffix.
+        profile: the profile.
+
+    Returns:
+        The key, or ``None`` where there is no such notebook.
+    """
+    if not chapter_path(root, chapter).exists():
+        return None
+    setting = read_profiles(root)[profile].get(chapter)
+    changes = setting.changes if setting else {}
+    return chapter_key(key_components(root, chapter, profile, changes))
+
+
+def _difference(claim: Claim, standing: Standing) -> str:
+    return (
+        f"{claim.id} ({claim.label}, {claim.chapter}): expected {claim.expect!r}, "
+        f"found {standing.verdict!r} at profile {standing.profile}"
+    )
