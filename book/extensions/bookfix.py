@@ -1,4 +1,4 @@
-"""Small repairs of the built HTML that the theme and its extensions need to be valid and accessible."""
+"""Small repairs of the built HTML, so that it is valid and accessible."""
 
 import re
 

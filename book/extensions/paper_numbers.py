@@ -48,7 +48,7 @@ def depart_result(translator, node):
 
 
 class ResultDirective(SphinxDirective):
-    """``{prf:theorem} Title`` with ``:label:``, ``:class:`` and ``:nonumber:`` (kept, no effect)."""
+    """``{prf:theorem} Title`` with ``:label:`` and ``:class:`` (``:nonumber:`` changes nothing)."""
 
     has_content = True
     optional_arguments = 1
@@ -60,6 +60,7 @@ class ResultDirective(SphinxDirective):
     }
 
     def run(self):
+        """Return the box with its title."""
         kind, label = self.name.split(":")[1], self.options.get("label", "")
         title, messages = self._inline(self.arguments[0] if self.arguments else "")
         match = RESULT_LABEL.match(label)
@@ -118,6 +119,7 @@ class PaperProofDomain(ProofDomain):
     indices: ClassVar = []
 
     def resolve_xref(self, env, fromdocname, builder, typ, target, node, contnode):
+        """Return a link that reads as the result is called, or as the author wrote."""
         found = getattr(env, "proof_list", {}).get(target)
         if found is None:
             return None
