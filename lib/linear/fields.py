@@ -132,7 +132,7 @@ def induced_field(depth: int) -> Field:
     def field(states: Tensor, design: Tensor, teacher: Tensor) -> Tensor:
         gradient = soft_gradient(states[..., :-1], design, teacher)
         gradient = torch.nn.functional.pad(gradient, (0, 1))
-        norm, unit = _polar(states)
+        norm, unit = polar(states)
         along = (unit * gradient).sum(-1, keepdim=True)
         return -(norm**power) * (gradient + (depth - 1) * along * unit)
 
@@ -160,7 +160,7 @@ def induced_jacobian(depth: int) -> Field:
         pad = torch.nn.functional.pad
         gradient = pad(soft_gradient(state[:, None, :-1], design, teacher)[:, 0], (0, 1))
         curvature = pad(hessian(state[:, :-1], design), (0, 1, 0, 1))
-        norm, unit = _polar(state)
+        norm, unit = polar(state)
         along = (unit * gradient).sum(-1)[:, None, None]
         row, column = unit[:, None, :], unit[:, :, None]
         identity = torch.eye(state.shape[-1], dtype=state.dtype, device=state.device)
@@ -173,8 +173,19 @@ def induced_jacobian(depth: int) -> Field:
     return jacobian
 
 
-def _polar(vector: Tensor) -> tuple[Tensor, Tensor]:
-    """Norm (..., 1) and unit vector (..., m); the zero vector has the unit vector 0."""
+def polar(vector: Tensor) -> tuple[Tensor, Tensor]:
+    """Return norms and unit vectors; the zero vector gets the unit vector 0.
+
+    Args:
+        vector: (..., m).
+
+    Returns:
+        (..., 1) and (..., m).
+
+    Example:
+        >>> polar(torch.tensor([3.0, 4.0]))
+        (tensor([5.]), tensor([0.6000, 0.8000]))
+    """
     norm = torch.linalg.vector_norm(vector, dim=-1, keepdim=True)
     return norm, vector / torch.where(norm > 0, norm, 1.0)
 

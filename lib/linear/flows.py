@@ -29,7 +29,9 @@ from lib.linear.integrate import Field, integrate
 from lib.linear.loss import logits
 
 LARGEST_SYSTEM = 3000
-_RTOL, _ATOL = 1e-10, 1e-14
+_RTOL = 1e-10
+_ATOL = 1e-14  # of a direct student, whose vector may start at zero
+_DEEP_ATOL = 1e-30  # of a deep one: near the saddle at zero small vectors decide what follows
 
 
 def gradient_flow(
@@ -155,7 +157,8 @@ def deep_gradient_flow(
         )
     shapes = [tuple(matrix.shape[-2:]) for matrix in reduced.factors]
     state = torch.cat([matrix.flatten(1) for matrix in reduced.factors], dim=1)
-    path = _solve(factor_field(shapes), factor_jacobian(shapes), state, times, x, target, basis)
+    data = (x @ basis, (target[:, None] @ basis)[:, 0])
+    path = _solve(factor_field(shapes), factor_jacobian(shapes), state, times, data, _DEEP_ATOL)
     above = output_vectors(unpack(path, shapes))
     path = above[0] @ basis.mT + above[1] @ reduced.remainder.mT
     return path.reshape(*batch, *path.shape[1:]).to(torch.promote_types(dtype, factor_dtype))
@@ -204,7 +207,8 @@ def end_to_end_flow(
     height = torch.linalg.vector_norm(outside, dim=-1, keepdim=True)
     direction = outside / torch.where(height > 0, height, 1.0)
     state = torch.cat([inside, height], dim=-1)
-    path = _solve(induced_field(depth), induced_jacobian(depth), state, times, x, target, basis)
+    data = (x @ basis, (target[:, None] @ basis)[:, 0])
+    path = _solve(induced_field(depth), induced_jacobian(depth), state, times, data, _DEEP_ATOL)
     path = path[..., :-1] @ basis.mT + path[..., -1:] * direction[:, None]
     return path.reshape(*batch, *path.shape[1:]).to(dtype)
 
@@ -217,8 +221,11 @@ def _direct_flow(
         initial = torch.zeros_like(teacher)
     batch, (x, target, start), dtype = _flat_problem(inputs, teacher, initial)
     basis, inside, outside = _split(x, start)
-    field = hard_field if hard else direct_field
-    path = _solve(field, direct_jacobian, inside, times, x, target, basis, hard=hard)
+    if hard:
+        field, labels = hard_field, torch.where(logits(x, target) >= 0, 1.0, -1.0).to(x)
+    else:
+        field, labels = direct_field, (target[:, None] @ basis)[:, 0]
+    path = _solve(field, direct_jacobian, inside, times, (x @ basis, labels), _ATOL)
     path = path @ basis.mT + outside[:, None]
     return path.reshape(*batch, *path.shape[1:]).to(dtype)
 
@@ -228,19 +235,12 @@ def _solve(
     jacobian: Field,
     state: Tensor,
     times: Tensor,
-    x: Tensor,
-    target: Tensor,
-    basis: Tensor,
-    hard: bool = False,
+    data: tuple[Tensor, ...],
+    atol: float,
 ) -> Tensor:
-    """Integrate reduced states (B, m) against data in reduced coordinates: (B, T, m)."""
-    if hard:
-        labels = torch.where(logits(x, target) >= 0, 1.0, -1.0).to(x)
-    else:
-        labels = (target[:, None] @ basis)[:, 0]
-    data = (x @ basis, labels)
+    """Integrate reduced states (B, m): (B, T, m)."""
     return integrate(
-        field, jacobian, state, times, data, rtol=_RTOL, atol=_ATOL, normwise=True
+        field, jacobian, state, times, data, rtol=_RTOL, atol=atol, normwise=True
     ).states
 
 
