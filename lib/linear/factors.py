@@ -124,24 +124,27 @@ def balancedness(factors: Sequence[Tensor]) -> Tensor:
     return reduce(torch.maximum, gaps, none).to(dtype)
 
 
-def initial_norm_limit(epsilon: float, limit_norm: float, depth: int) -> float:
+def initial_norm_limit(
+    epsilon: float | Tensor, limit_norm: float | Tensor, depth: int
+) -> float | Tensor:
     r"""Return the initial norm below which the student ends within epsilon of its limit.
 
     $$\min\Big\{ |\hat w|,\ \epsilon^N \big( \epsilon^2 |\hat w|^{-2/N} + |\hat w|^{2 - 2/N}
       \big)^{-N/2} \Big\} = |\hat w| \big( 1 + |\hat w|^2 / \epsilon^2 \big)^{-N/2}$$
 
     The second form is the one computed: it never overflows, and shows that the first entry of the
-    minimum is never the smaller one.
+    minimum is never the smaller one. The inverse is
+    `lib.linear.deep_limit.landing_distance_bound`.
 
     **Source**: Phuong & Lampert, Eq. 11a, right-hand side.
 
     Args:
-        epsilon: the distance to reach, > 0.
-        limit_norm: $|\hat w|$, > 0.
+        epsilon: (...) or a number, the distance to reach, > 0.
+        limit_norm: (...) or a number, $|\hat w|$, > 0.
         depth: N >= 1.
 
     Returns:
-        The bound on $|w(0)|$, a float (0 if it underflows).
+        (...), the bound on $|w(0)|$; a float when both arguments are numbers.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -151,11 +154,24 @@ def initial_norm_limit(epsilon: float, limit_norm: float, depth: int) -> float:
 
         >>> round(initial_norm_limit(3.0, 3.0, 2), 12)
         1.5
+        >>> initial_norm_limit(torch.tensor([3.0, 4.0]), torch.tensor([4.0, 3.0]), 1)
+        tensor([2.4000, 2.4000])
     """
-    epsilon = check_number("epsilon", epsilon, 0.0, open_low=True)
-    limit_norm = check_number("limit_norm", limit_norm, 0.0, open_low=True)
     depth = check_count("depth", depth)
-    return limit_norm * (epsilon / math.hypot(epsilon, limit_norm)) ** depth
+    if not isinstance(epsilon, Tensor) and not isinstance(limit_norm, Tensor):
+        epsilon = check_number("epsilon", epsilon, 0.0, open_low=True)
+        limit_norm = check_number("limit_norm", limit_norm, 0.0, open_low=True)
+        return limit_norm * (epsilon / math.hypot(epsilon, limit_norm)) ** depth
+    given = {"epsilon": epsilon, "limit_norm": limit_norm}
+    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    _, dtype = to_float64(**tensors)
+    device = next(iter(tensors.values())).device
+    given = {name: torch.as_tensor(value, device=device) for name, value in given.items()}
+    (distance, norm), _ = to_float64(**given)
+    for name, value in (("epsilon", distance), ("limit_norm", norm)):
+        if bool((value <= 0).any()):
+            raise ValueError(f"{name} must be > 0, got {float(value.min()):.6g}")
+    return (norm * (distance / torch.hypot(distance, norm)) ** depth).to(dtype)
 
 
 def check_factors(factors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], torch.dtype]:

@@ -1,8 +1,7 @@
-"""The laws of the flows: growth outside the data span, its bounds, and the rate of the loss."""
+"""Laws to measure along a flow: growth outside the data span, and the rate of the loss."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +32,9 @@ def orthogonal_growth(trajectory: Tensor, inputs: Tensor, depth: int) -> Orthogo
 
     $$\log \frac{q(t)}{q(0)} = \frac{N - 1}{N} \log \frac{|w(t)|^2}{|w(0)|^2},
       \qquad q = |w - P_X w|^2$$
+
+    The right-hand side of Eq. 49 follows from it; `lib.linear.deep_limit` has what it implies for
+    t -> infinity.
 
     **Source**: Phuong & Lampert, Eq. 48; it holds for balanced students.
 
@@ -76,113 +78,6 @@ def orthogonal_growth(trajectory: Tensor, inputs: Tensor, depth: int) -> Orthogo
     measured = 2.0 * (height / height[..., :1]).log()
     predicted = 2.0 * (depth - 1) / depth * (norm / norm[..., :1]).log()
     return OrthogonalGrowth(measured.to(dtype), predicted.to(dtype))
-
-
-def norm_bound(initial_norm: float, limit_norm: float, depth: int) -> float:
-    r"""Bound the norm that a balanced student reaches in the limit.
-
-    $$\limsup_{t \to \infty} |w(t)| \le |\hat w| \Big( 1 -
-      \frac{|w(0)|^{2/N}}{|\hat w|^{2/N}} \Big)^{-\frac{N}{2(N-1)}}$$
-
-    **Source**: Phuong & Lampert, Eq. 53.
-
-    Args:
-        initial_norm: $|w(0)|$, > 0 and < limit_norm.
-        limit_norm: $|\hat w|$, > 0.
-        depth: N >= 2.
-
-    Returns:
-        The bound, a float.
-
-    Raises:
-        ValueError: if an argument is out of range.
-
-    Example:
-        >>> round(norm_bound(1.0, 2.0, 2), 12)  # 2 / (1 - 1/2)
-        4.0
-    """
-    share = _initial_share(initial_norm, limit_norm, depth)
-    return limit_norm * (1.0 - share) ** (-depth / (2.0 * (depth - 1)))
-
-
-def orthogonal_bound(initial_norm: float, limit_norm: float, depth: int) -> float:
-    r"""Bound the distance to the projected teacher that a balanced student keeps in the limit.
-
-    $$\limsup_{t \to \infty} |w(t) - \hat w|^2 \le
-      \frac{|\hat w|^{2 + 2/N}}{|\hat w|^{2/N} - |w(0)|^{2/N}} - |\hat w|^2
-      = |\hat w|^2\, \frac{x}{1 - x}, \qquad x = \Big( \frac{|w(0)|}{|\hat w|} \Big)^{2/N}$$
-
-    Set equal to epsilon and solved for |w(0)| it is `lib.linear.factors.initial_norm_limit`.
-
-    **Source**: Phuong & Lampert, the display before Eq. 54.
-
-    Args:
-        initial_norm: $|w(0)|$, > 0 and < limit_norm.
-        limit_norm: $|\hat w|$, > 0.
-        depth: N >= 2.
-
-    Returns:
-        The bound on the distance (not its square), a float.
-
-    Raises:
-        ValueError: if an argument is out of range.
-
-    Example:
-        >>> orthogonal_bound(0.5, 1.0, 2)  # x = 1/2
-        1.0
-    """
-    share = _initial_share(initial_norm, limit_norm, depth)
-    return limit_norm * math.sqrt(share / (1.0 - share))
-
-
-def orthogonal_limit(
-    initial_norm: float, initial_orthogonal: float, limit_norm: float, depth: int
-) -> float:
-    r"""Return the exact size outside the data span in which a balanced student ends.
-
-    If the loss goes to zero, w ends at $\hat w$ plus a vector of norm $\sqrt q$ outside the span,
-    and the growth law fixes q as the only positive solution of
-    $$q = q(0)\, \Big( \frac{|\hat w|^2 + q}{|w(0)|^2} \Big)^{(N-1)/N}.$$
-    No smallness of w(0) is needed.
-
-    **Source**: Phuong & Lampert, Eq. 48, in the limit (the solution is ours).
-
-    Args:
-        initial_norm: $|w(0)|$, > 0.
-        initial_orthogonal: $\sqrt{q(0)}$, in [0, initial_norm].
-        limit_norm: $|\hat w|$, >= 0.
-        depth: N >= 1.
-
-    Returns:
-        The limit of $\sqrt{q(t)}$, a float.
-
-    Raises:
-        ValueError: if an argument is out of range.
-
-    Example:
-        |w(0)| = 1 outside the span, |w_hat|^2 = 2, N = 2: q^2 = 2 + q.
-
-        >>> round(orthogonal_limit(1.0, 1.0, 2**0.5, 2) ** 2, 12)
-        2.0
-    """
-    initial_norm = check_number("initial_norm", initial_norm, 0.0, open_low=True)
-    start = check_number("initial_orthogonal", initial_orthogonal, 0.0, initial_norm)
-    limit_norm = check_number("limit_norm", limit_norm, 0.0)
-    power = 1.0 - 1.0 / check_count("depth", depth)
-    if start == 0.0:
-        return 0.0
-    scaled = (limit_norm / initial_norm) ** 2  # everything in units of |w(0)|^2
-    share = (start / initial_norm) ** 2
-    value = max(1.0, scaled)
-    while value < share * (scaled + value) ** power:
-        value *= 2.0
-    for _ in range(200):  # Newton from above: the difference is convex, so it decreases to the root
-        grown = share * (scaled + value) ** power
-        change = (value - grown) / (1.0 - power * grown / (scaled + value))
-        value -= change
-        if abs(change) <= 1e-15 * value:
-            break
-    return initial_norm * math.sqrt(value)
 
 
 def measured_rate(times: Tensor, losses: Tensor, tail: float = 0.5, floor: float = 1e-14) -> Tensor:
@@ -241,12 +136,3 @@ def _weighted_slope(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     weight = weight / weight.sum(-1, keepdim=True)
     x = x - (weight * x).sum(-1, keepdim=True)
     return (weight * x * y).sum(-1) / (weight * x * x).sum(-1)
-
-
-def _initial_share(initial_norm: float, limit_norm: float, depth: int) -> float:
-    """(|w(0)| / |w_hat|)^(2/N), below 1."""
-    limit_norm = check_number("limit_norm", limit_norm, 0.0, open_low=True)
-    initial_norm = check_number(
-        "initial_norm", initial_norm, 0.0, limit_norm, open_low=True, open_high=True
-    )
-    return (initial_norm / limit_norm) ** (2.0 / check_count("depth", depth, minimum=2))
