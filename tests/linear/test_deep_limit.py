@@ -108,6 +108,41 @@ def test_the_limit_is_where_the_factors_end(depth, n):
     assert torch.allclose(end, deep_student_limit(start, depth, x, teacher), rtol=0, atol=1e-7)
 
 
+def problem(seed, n, d=5, sets=4, scale=0.05):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(sets, n, d, generator=generator, dtype=torch.float64)
+    teacher = torch.randn(sets, d, generator=generator, dtype=torch.float64)
+    start = scale * torch.randn(sets, d, generator=generator, dtype=torch.float64)
+    return x, teacher, start, generator
+
+
+@given(st.integers(0, 999), st.integers(1, 9), st.floats(1e-8, 1e2))
+def test_the_limit_fits_the_labels_and_obeys_the_growth_law(seed, depth, scale):
+    x, teacher, start, _ = problem(seed, 3, scale=scale)
+    limit = deep_student_limit(start, depth, x, teacher)
+    logits = (x @ limit[..., None]).squeeze(-1)
+    assert torch.allclose(logits, (x @ teacher[..., None]).squeeze(-1), rtol=1e-9, atol=1e-6)
+    before, after = (v - project_onto_span(x, v) for v in (start, limit))
+    power = 1 - 1 / depth
+    growth = (after.norm(dim=-1) / before.norm(dim=-1)).log()
+    expected = power * (limit.norm(dim=-1) / start.norm(dim=-1)).log()
+    assert torch.allclose(growth, expected, atol=1e-6)
+
+
+@given(st.integers(0, 999), st.integers(2, 6), st.floats(0.01, 2))
+def test_theorem_2_holds_for_the_largest_start_it_admits(seed, depth, epsilon):
+    x, teacher, start, _ = problem(seed, 2, sets=1)
+    projection = project_onto_span(x, teacher)
+    norm = initial_norm_limit(epsilon, float(projection.norm()), depth)
+    limit = deep_student_limit(start / start.norm() * norm, depth, x, teacher)
+    assert (limit - projection).norm() <= epsilon * (1 + 1e-9)
+
+
+def test_a_full_set_recovers_the_teacher_exactly():
+    x, teacher, start, _ = problem(0, 7)
+    assert torch.equal(deep_student_limit(start, 3, x, teacher), teacher)
+
+
 def test_a_start_in_the_span_lands_on_the_projection():
     x, teacher = torch.eye(2, 3).double(), torch.tensor([1.0, 2.0, 3.0]).double()
     limit = deep_student_limit(0.1 * x[0], 3, x, teacher)
