@@ -20,6 +20,7 @@ AngleTail = Callable[[Tensor], Tensor]
 _RIGHT_ANGLE = math.pi / 2
 _GRID = 1025  # candidates for beta in each zoom of the search
 _ZOOMS = 4  # the last spacing is pi/2 / 1024 / 512^3
+_ROUNDING = 1e-14  # a tail that vanishes at beta may miss 0 by so much when beta is rounded
 
 
 def risk_bound(
@@ -158,7 +159,7 @@ def margin_risk_bound(angle_tail: AngleTail, n: int | Tensor, beta: float) -> Te
     """
     beta = torch.tensor(check_number("beta", beta, 0.0, _RIGHT_ANGLE), dtype=torch.float64)
     mass, gamma = _tail(angle_tail, beta), _tail(angle_tail, _RIGHT_ANGLE - beta)
-    if float(mass) > 0 or float(gamma) >= 1:
+    if float(mass) > _ROUNDING or float(gamma) >= 1:
         raise ValueError(
             f"beta must have p(beta) = 0 and p(pi/2 - beta) < 1, got p(beta) = {float(mass):.6g} "
             f"and p(pi/2 - beta) = {float(gamma):.6g} at beta = {float(beta):.6g}"
