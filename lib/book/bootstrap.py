@@ -30,6 +30,10 @@ LIGHT = {
     "tqdm": "tqdm",
 }
 
+_VERSION = re.compile(
+    r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[A-Za-z0-9.]+)?"
+)
+
 
 def start(chapter: str) -> None:
     """Makes a page ready: packages, figure style, and a line that says where it runs.
@@ -94,6 +98,7 @@ def _install(root: Path, names: list[str]) -> None:
     """Installs the book's pins or, where these do not fit what is there, any version that does."""
     pins = _pins(root)
     kept = {d.name: d.version for d in importlib.metadata.distributions() if d.name}
+    kept = {name: version for name, version in kept.items() if _VERSION.fullmatch(version or "")}
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder) / "constraints.txt"
         constraints.write_text("".join(f"{name}=={kept[name]}\n" for name in sorted(kept)))

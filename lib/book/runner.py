@@ -222,6 +222,7 @@ def _execute_all(root: Path, profile: str, plan: list[Job], jobs: int) -> list[s
         except BaseException:
             for begun in running.values():
                 _end(begun.process)
+                shutil.rmtree(begun.folder, ignore_errors=True)
             raise
     return failed
 
