@@ -13,13 +13,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lib.linear.checks import check_number
+from lib.linear.checks import as_tensor, check_number
 
 AngleTail = Callable[[Tensor], Tensor]
 
 _RIGHT_ANGLE = math.pi / 2
 _GRID = 1025  # candidates for beta in each zoom of the search
 _ZOOMS = 4  # the last spacing is pi/2 / 1024 / 512^3
+_FLOAT32_ROUNDING = 1e-6  # by which pi/2 may be passed in float32
 _ROUNDING = 1e-14  # a tail that vanishes at beta may miss 0 by so much when beta is rounded
 
 
@@ -252,8 +253,8 @@ def tight_angle(epsilon: float | Tensor, norm: float | Tensor) -> Tensor:
 
 def _relative_distance(epsilon: float | Tensor, norm: float | Tensor) -> Tensor:
     """Check the hypotheses of Lemma 14 and return epsilon / norm."""
-    epsilon = torch.as_tensor(epsilon).to(torch.float64)
-    norm = torch.as_tensor(norm).to(torch.float64)
+    epsilon = as_tensor(epsilon).to(torch.float64)
+    norm = as_tensor(norm).to(torch.float64)
     if not bool(((norm > 0) & torch.isfinite(norm)).all()):
         raise ValueError(f"the norm must be positive and finite, got {float(norm.min()):.6g}")
     ratio = epsilon / norm
@@ -283,8 +284,8 @@ def _bound(
 
     if beta is None:
         return _minimise(value, *torch.broadcast_tensors(n, last))
-    beta = torch.as_tensor(beta, device=n.device).to(torch.float64)
-    if not bool(((beta >= 0) & (beta <= last + 1e-12)).all()):
+    beta = as_tensor(beta, n.device).to(torch.float64)
+    if not bool(((beta >= 0) & (beta <= last + _FLOAT32_ROUNDING)).all()):
         raise ValueError(
             f"beta must lie in [0, {float(last.min()):.6g}], got values from "
             f"{float(beta.min()):.6g} to {float(beta.max()):.6g}"
@@ -310,7 +311,7 @@ def _minimise(value: Callable, n: Tensor, last: Tensor) -> Tensor:
 
 def _tail(angle_tail: AngleTail, theta: Tensor) -> Tensor:
     """Evaluate an angle tail and check that it gives probabilities."""
-    mass = torch.as_tensor(angle_tail(theta), device=theta.device).to(torch.float64)
+    mass = as_tensor(angle_tail(theta), theta.device).to(torch.float64)
     if mass.shape != theta.shape or not bool(((mass >= -1e-9) & (mass <= 1 + 1e-9)).all()):
         raise ValueError(
             "angle_tail must map a tensor of angles to probabilities of the same shape, got shape "

@@ -57,6 +57,25 @@ def to_float64(**tensors: Tensor) -> tuple[tuple[Tensor, ...], torch.dtype]:
     return tuple(tensor.to(torch.float64) for tensor in tensors.values()), widest
 
 
+def as_tensor(value: float | Tensor, device: torch.device | str | None = None) -> Tensor:
+    """Return tensors as they are and numbers in float64, which torch would make float32.
+
+    Args:
+        value: a tensor, or a number or sequence of numbers.
+        device: where to put it; None leaves a tensor where it is.
+
+    Returns:
+        A tensor.
+
+    Example:
+        >>> float(as_tensor(0.1)) == 0.1
+        True
+    """
+    if isinstance(value, Tensor):
+        return value if device is None else value.to(device)
+    return torch.as_tensor(value, dtype=torch.float64, device=device)
+
+
 def prepare(inputs: Tensor, **vectors: Tensor) -> tuple[tuple[Tensor, ...], torch.dtype]:
     """Check inputs (..., n, d) against vectors (..., d), and convert them all to float64.
 

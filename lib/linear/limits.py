@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lib.linear.checks import check_nonzero, prepare, to_float64
+from lib.linear.checks import as_tensor, check_nonzero, prepare, to_float64
 from lib.linear.geometry import data_span, project, project_onto_span
 from lib.linear.loss import logits
 from lib.linear.nnls import nonnegative_least_squares
@@ -77,7 +77,7 @@ def perturbed_student(
                 [3., 6.]])
     """
     (inputs, teacher), dtype = prepare(inputs, teacher=teacher)
-    (delta,), _ = to_float64(delta=torch.as_tensor(delta, device=inputs.device))
+    (delta,), _ = to_float64(delta=as_tensor(delta, inputs.device))
     span = data_span(inputs)
     limit = project(span, teacher)
     try:

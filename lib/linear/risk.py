@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from lib.linear.checks import prepare, to_float64
+from lib.linear.checks import as_tensor, prepare, to_float64
 from lib.linear.loss import logits
 
 _RIGHT_ANGLE = math.pi / 2
@@ -82,7 +82,7 @@ def expected_risk(angle: float | Tensor, task) -> Tensor:
             f"task must have dimension and boundary_mass, got {type(task).__name__}; "
             "use transfer_risk on inputs drawn from it"
         )
-    (angle,), dtype = to_float64(angle=torch.as_tensor(angle))
+    (angle,), dtype = to_float64(angle=as_tensor(angle))
     if not bool(((angle >= 0) & (angle <= math.pi + 1e-6)).all()):
         raise ValueError(
             f"angle must lie in [0, pi], got values from {float(angle.min()):.6g} to "

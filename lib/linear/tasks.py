@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lib.linear.checks import check_count, check_nonzero, check_number, prepare
+from lib.linear.checks import as_tensor, check_count, check_nonzero, check_number, prepare
 from lib.linear.geometry import angle
 
 _RIGHT_ANGLE = math.pi / 2
@@ -107,7 +107,8 @@ class _ConeTask:
             tensor(0.7500, dtype=torch.float64)
         """
         theta = _numbers("theta", theta, 0.0, _RIGHT_ANGLE)
-        return self.boundary_mass(_RIGHT_ANGLE - theta)
+        gap, width, kappa = self._law
+        return ((_RIGHT_ANGLE - gap - theta) / width).clamp(0, 1) ** kappa
 
     def sample(self, n: int | tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw inputs x = nu z.
@@ -296,7 +297,7 @@ def figure1_task(name: str) -> PlanarAngleTask:
         ValueError: if there is no task of that name.
 
     Example:
-        >>> figure1_task("B").angle_tail(torch.pi / 3)  # nothing beyond 60 degrees
+        >>> figure1_task("B").angle_tail(0.34 * torch.pi)  # nothing beyond 60 degrees
         tensor(0., dtype=torch.float64)
     """
     if name not in _FIGURE_1:
@@ -329,7 +330,8 @@ def empirical_angle_tail(inputs: Tensor, teacher: Tensor) -> Callable[[float | T
     (inputs, teacher), _ = prepare(inputs, teacher=teacher)
     if teacher.ndim != 1:
         raise ValueError(f"teacher must have shape (d,), got {tuple(teacher.shape)}")
-    check_nonzero("inputs", inputs)
+    check_nonzero("teacher", teacher)
+    check_nonzero("every row of inputs", inputs)
     angles = angle(inputs, teacher).flatten().sort().values
 
     def tail(theta: float | Tensor) -> Tensor:
@@ -342,7 +344,7 @@ def empirical_angle_tail(inputs: Tensor, teacher: Tensor) -> Callable[[float | T
 
 def _numbers(name: str, value: float | Tensor, low: float, high: float, device=None) -> Tensor:
     """Convert to float64; values that rounding in float32 put past the ends are put back."""
-    value = torch.as_tensor(value, device=device).to(torch.float64)
+    value = as_tensor(value, device).to(torch.float64)
     slack = 1e-6
     if not bool(((value >= low - slack) & (value <= high + slack)).all()):
         raise ValueError(
