@@ -14,6 +14,7 @@ from lib.linear.checks import check_number, prepare, to_float64
 from lib.linear.loss import bernoulli_divergence, logits, sigmoid_difference, sigmoid_slope
 
 _NEWTON_STEPS = 100
+_NEWTON_TOLERANCE = 1e-15
 
 
 def sublevel_interval(teacher_logits: Tensor, level: float) -> tuple[Tensor, Tensor]:
@@ -64,8 +65,11 @@ def _upper_end(z: Tensor, level: float) -> Tensor:
     entropy = -logsigmoid(z.abs()) + z.abs() * torch.sigmoid(-z.abs())
     difference = (level + entropy) / torch.sigmoid(-z) - z
     for _ in range(_NEWTON_STEPS):
-        excess = bernoulli_divergence(z, difference) - level
-        difference = difference - excess.clamp(min=0) / sigmoid_difference(z, difference)
+        excess = (bernoulli_divergence(z, difference) - level).clamp(min=0)
+        step = excess / sigmoid_difference(z, difference)
+        difference = difference - step
+        if bool((step <= _NEWTON_TOLERANCE * difference).all()):
+            break
     return z + difference
 
 
