@@ -11,8 +11,10 @@ import inspect
 import itertools
 import re
 from pathlib import Path
+from typing import ClassVar
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from sphinx import addnodes
 from sphinx.util.docutils import SphinxDirective
 
@@ -72,23 +74,30 @@ def definitions(module):
 
 
 def members(node, home):
-    """Public methods and properties of a class, those of its private bases included."""
+    """Public methods and properties of a class: its own, and those of its private bases."""
     by_name = {n.name: n for n in parse(home).body if isinstance(n, ast.ClassDef)}
-    found = {}
-    for base in [*[by_name.get(getattr(b, "id", "")) for b in node.bases], node]:
-        for member in base.body if base else []:
-            function = isinstance(member, ast.FunctionDef) and not member.name.startswith("_")
-            if function and ast.get_docstring(member):
-                found[member.name] = member
-    return list(found.values())
+    bases = [by_name[b.id] for b in node.bases if getattr(b, "id", "") in by_name]
+    own, shared = [
+        {
+            member.name: member
+            for cls in classes
+            for member in cls.body
+            if isinstance(member, ast.FunctionDef)
+            and not member.name.startswith("_")
+            and ast.get_docstring(member)
+        }
+        for classes in ([node], bases)
+    ]
+    return own, {name: member for name, member in shared.items() if name not in own}
 
 
 def signature(node):
     """The arguments as written, annotations included; fields for a dataclass."""
     if isinstance(node, ast.FunctionDef):
-        arguments = ast.unparse(node.args)
-        arguments = re.sub(r"^self(, )?", "", arguments)
-        return f"({arguments})" + (f" → {ast.unparse(node.returns)}" if node.returns else "")
+        arguments = f"({re.sub(r'^self(, )?', '', ast.unparse(node.args))})"
+        if any(getattr(mark, "id", "") == "property" for mark in node.decorator_list):
+            arguments = ""
+        return arguments + (f" → {ast.unparse(node.returns)}" if node.returns else "")
     fields = [n for n in node.body if isinstance(n, ast.AnnAssign)]
     return f"({', '.join(ast.unparse(f.target) for f in fields)})" if fields else ""
 
@@ -199,38 +208,85 @@ def render(docstring):
 
 # ---- the directive ----
 class ApiDirective(SphinxDirective):
-    """``{api} package.module``: one entry for every public name."""
+    """``{api} package.module``: an overview, then one entry for every public name.
+
+    ``:order:`` names modules that come first, in that order; the others follow by name.
+    """
 
     required_arguments = 1
+    option_spec: ClassVar = {"order": directives.unchanged}
 
     def run(self):
-        """Return one ``py`` description per public name."""
+        """Return the overview and one ``py`` description per public name, by module."""
         module = self.arguments[0]
         self.env.note_dependency(str(source_file(module)))
-        found = []
+        groups = {}
         for name, home, node in definitions(module):
             self.env.note_dependency(str(source_file(home)))
-            found.append(self._entry(f"{module}.{name}", node, home))
-        if not found:
+            groups.setdefault(home, []).append((node.lineno, f"{module}.{name}", node))
+        if not groups:
             raise self.error(f"{module} has no public name")
+        groups = {home: sorted(groups[home], key=lambda e: e[0]) for home in self._sorted(groups)}
+        found = [self._overview(groups)] if len(groups) > 1 else []
+        shown = {}
+        for home, group in groups.items():
+            if len(groups) > 1:
+                found.append(nodes.rubric("", "", *inline(summary(home)), classes=["api-group"]))
+            found += [self._entry(name, node, home, shown) for _, name, node in group]
         return found
 
-    def _entry(self, full_name, node, home=None):
+    def _sorted(self, homes):
+        first = self.options.get("order", "").split()
+        places = {name: place for place, name in enumerate(first)}
+        return sorted(homes, key=lambda h: (places.get(h.rpartition(".")[2], len(first)), h))
+
+    def _overview(self, groups):
+        """One line per module with links to its names."""
+        lines = nodes.bullet_list("", classes=["api-items"])
+        for home, group in groups.items():
+            about = summary(home)
+            line = nodes.paragraph("", about + (" " if about.endswith("?") else ": "))
+            for position, (_, name, _) in enumerate(group):
+                code = nodes.literal("", name.rpartition(".")[2])
+                line += [nodes.Text(", " if position else ""), link(name, code)]
+            lines += nodes.list_item("", line)
+        return lines
+
+    def _entry(self, full_name, node, home, shown):
         kind = "class" if isinstance(node, ast.ClassDef) else "function"
-        entry = addnodes.desc(domain="py", objtype=kind, classes=["py", kind])
         head = addnodes.desc_signature("", "", ids=[full_name], classes=["api-signature"])
         head["fullname"] = full_name
-        shown = full_name.rpartition(".")[2]
-        head += addnodes.desc_name(shown, shown)
-        parameters = signature(node)
-        if parameters:
-            head += nodes.inline("", parameters, classes=["sig-arguments"])
+        short = full_name.rpartition(".")[2]
+        head += addnodes.desc_name(short, short)
+        if signature(node):
+            head += nodes.inline("", signature(node), classes=["sig-arguments"])
         content = addnodes.desc_content("", *render(ast.get_docstring(node) or ""))
-        for member in members(node, home) if kind == "class" else []:
-            content += self._entry(f"{full_name}.{member.name}", member)
-        entry += [head, content]
+        if kind == "class":
+            content += self._members(full_name, node, home, shown)
         self.env.get_domain("py").note_object(full_name, kind, full_name, location=head)
-        return entry
+        return addnodes.desc("", head, content, domain="py", objtype=kind, classes=["py", kind])
+
+    def _members(self, full_name, node, home, shown):
+        """Entries of the methods; what several classes share is described with the first one."""
+        own, shared = members(node, home)
+        first = shown.setdefault(tuple(shared.values()), full_name)
+        listed = (shared if first == full_name else {}) | own
+        found = [self._entry(f"{full_name}.{n}", m, home, shown) for n, m in listed.items()]
+        if shared and first != full_name:
+            code = nodes.literal("", first.rpartition(".")[2])
+            found.insert(
+                0, nodes.paragraph("", "Methods as in ", link(first, code), nodes.Text("."))
+            )
+        return found
+
+
+def summary(module):
+    """First line of a module's docstring, without its full stop."""
+    return (ast.get_docstring(parse(module)) or module).split("\n")[0].rstrip(".")
+
+
+def link(identifier, *children):
+    return nodes.reference("", "", *children, refid=identifier, internal=True)
 
 
 def setup(app):
