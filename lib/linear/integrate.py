@@ -125,7 +125,9 @@ def integrate(
     A step from $y$ to $y + \Delta$ is accepted when each component of its error estimate is at most
     $\mathrm{atol} + \mathrm{rtol} \cdot \max(|y_i|, |y_i + \Delta_i|)$. Requested times are hit
     exactly, by shortening the step; a member that has reached the last time leaves the batch and
-    costs nothing more.
+    costs nothing more. Rounding sets a limit: an error of size eps |J| |y| in f, amplified about a
+    hundredfold by the extrapolation, keeps steps below about rtol / (100 eps |J|), unless the field
+    is written so that its rounding error vanishes near the equilibrium.
 
     **Source**: the method of `extrapolated_step`, with the step control of Hairer and Wanner.
 
