@@ -251,7 +251,7 @@ def reduce_factors(factors: Sequence[Tensor], basis: Tensor) -> ReducedFactors:
     subspaces such that $W_j S_{j-1} \subseteq S_j$ and $W_{j+1}^\top S_{j+1} \subseteq S_j$. The
     gradient of $W_j$ is an outer product of a vector in $S_j$ and one in $S_{j-1}$, so these
     inclusions last for ever, and so does every entry of $W_j$ outside $S_j \otimes S_{j-1}$.
-    Balanced matrices have $\dim S_j = 1$ or 2; generic ones with $N = 2$ have
+    Balanced matrices have $\dim S_j = 1$; generic ones with $N = 2$ have
     $\dim S_1 = \min(h_1, \dim S_0 + 1)$.
 
     **Source**: ours; it extends the argument of Phuong & Lampert, Lemma 11, to every layer.

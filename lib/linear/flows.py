@@ -116,8 +116,8 @@ def deep_gradient_flow(
       = -(W_N \cdots W_{j+1})^\top\, \nabla L^1(w)^\top\, (W_{j-1} \cdots W_1)^\top$$
 
     The matrices need not be balanced. Only the directions that move are integrated
-    (`lib.linear.factors.reduce_factors`): for balanced matrices min(n, d) + N or fewer numbers,
-    for generic ones with N = 2 about min(n, d)^2, for generic ones with N >= 3 all of the hidden
+    (`lib.linear.factors.reduce_factors`): for balanced matrices min(n, d) + N - 1 numbers, for
+    generic ones with N = 2 about min(n, d)^2, for generic ones with N >= 3 all of the hidden
     layers.
 
     **Source**: Phuong & Lampert, Eq. 3; Theorem 2 gives the limit.
