@@ -14,7 +14,7 @@ from typing import Any
 
 from lib.book.claim_files import Claim, find_claim
 from lib.book.data_used import data_used, forget_data, use_data
-from lib.book.html import number, show
+from lib.book.html import Markup, number, show
 from lib.book.html import table_html as _html
 from lib.book.html import table_text as _text
 from lib.book.records import FORMAT, read_record, records_path, results_path, write_record
@@ -196,15 +196,18 @@ def _show(claim: Claim, record: ClaimRecord) -> None:
         ours = record.values.get(rule.name)
         seen = [_seen(entry["values"].get(rule.name)) for entry in recorded.values()]
         met = "—" if ours is None else ("passes" if passes(rule, ours) else "fails")
-        label = rule.name.replace("_", " ")
+        name = rule.name.replace("_", " ")
+        label = Markup(f"{name}<br><small>{html.escape(rule.meaning)}</small>", name)
         rows.append([label, describe(rule), _seen(ours), *seen, met])
     elsewhere = "; ".join(f"recorded at {p}: {entry['verdict']}" for p, entry in recorded.items())
     head = f"{claim.label} ({claim.id})" + (f", paper: {claim.paper}" if claim.paper else "")
     tail = ". ".join(part for part in (record.note.rstrip("."), elsewhere) if part)
     verdict_chip = chip(record.verdict)
     text = f"{head}: {verdict_chip.text}\n{_text(columns, rows)}" + (f"\n{tail}." if tail else "")
-    markup = f"<p><strong>{_escape(head)}</strong> {verdict_chip.html}</p>{_html(columns, rows)}"
-    show(markup + (f"<p><small>{_escape(tail)}.</small></p>" if tail else ""), text)
+    markup = (
+        f"<p><strong>{html.escape(head)}</strong> {verdict_chip.html}</p>{_html(columns, rows)}"
+    )
+    show(markup + (f"<p><small>{html.escape(tail)}.</small></p>" if tail else ""), text)
 
 
 def _recorded(claim: Claim) -> dict[str, dict]:
@@ -222,10 +225,6 @@ def _recorded(claim: Claim) -> dict[str, dict]:
 
 def _seen(value: float | bool | None) -> str:
     return "—" if value is None else number(value)
-
-
-def _escape(text: str) -> str:
-    return html.escape(text)
 
 
 def start_chapter() -> None:

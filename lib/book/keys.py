@@ -20,6 +20,7 @@ from lib.book.notebooks import Notebook, chapter_path, read_notebook
 from lib.book.session import PROFILES
 
 READER = "lib/book/scorecard.py"
+AT_HAND = "the data files at hand"
 _RESULTS = "data/results/"
 
 
@@ -66,17 +67,19 @@ def key_components(
 
 
 def chapter_key(components: dict[str, str]) -> str:
-    """Returns the key under which a chapter's results are recorded: all pieces but earlier results.
+    """Returns the key under which a chapter's results are recorded.
 
-    What the repository has recorded is shown on the page, so it counts for staleness, but it does
-    not change what the page computes.
+    Two pieces count for staleness only: what the repository has recorded, which the page shows but
+    does not compute with, and which data files are at hand, which the run itself may download (the
+    record names the data that was used).
 
     Example:
         >>> old = {"the notebook": "1"}
         >>> chapter_key(old) == chapter_key(old | {"data/results/cpu/a.json": "2"})
         True
     """
-    return digest({k: v for k, v in components.items() if not k.startswith(_RESULTS)})
+    kept = {k: v for k, v in components.items() if not k.startswith((_RESULTS, AT_HAND))}
+    return digest(kept)
 
 
 def reads_records(components: dict[str, str]) -> bool:
@@ -206,7 +209,7 @@ def _data(root: Path) -> dict[str, str]:
         for path in folder.rglob("*")
         if path.is_file() and path.name in text
     }
-    files = {"the data files at hand": digest(sorted(at_hand))}
+    files = {AT_HAND: digest(sorted(at_hand))}
     return files | {"data/registry.yml": digest(text)}
 
 

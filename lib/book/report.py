@@ -6,16 +6,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from lib.book.claim_files import Claim, load_sources
+from lib.book.claim_files import load_sources
 from lib.book.html import table_text
 from lib.book.keys import chapter_key, key_components
 from lib.book.notebooks import chapter_path
 from lib.book.profiles import check_profile, read_profiles
 from lib.book.rules import meets
 from lib.book.scorecard import Standing, standings
-from lib.book.verdicts import MISSING, chip
-
-OUTDATED = "stale: the sources changed since"
+from lib.book.verdicts import MISSING, OUTDATED, chip
 
 
 def print_scorecard(root: Path, profile: str = "quick", check: bool = False) -> int:
@@ -33,14 +31,16 @@ def print_scorecard(root: Path, profile: str = "quick", check: bool = False) -> 
         ValueError: for malformed claims or a damaged record.
     """
     check_profile(profile)
-    found = [s for source in load_sources(root) for s in standings(root, source, profile)]
+    sources = load_sources(root)
+    found = [s for source in sources for s in standings(root, source, profile)]
+    found = dated(root, found)
     rows = [
         [s.claim.id, s.claim.label, s.claim.expect, chip(s.verdict).text, s.claim.chapter]
         for s in found
     ]
     if rows:
         print(table_text(["claim", "label", "expected", "found", "chapter"], rows))
-    differences = unexpected(root, found)
+    differences = [_difference(s) for s in found if not meets(s.claim.expect, s.verdict)]
     met = len(found) - len(differences)
     print(f"\n{met} of {len(found)} claims stand as expected at profile {profile}")
     if check:
@@ -49,27 +49,24 @@ def print_scorecard(root: Path, profile: str = "quick", check: bool = False) -> 
     return 1 if check and differences else 0
 
 
-def unexpected(root: Path, found: list[Standing]) -> list[str]:
-    """Returns a line for every claim whose verdict is not the expected one, or out of date.
+def dated(root: Path, found: list[Standing]) -> list[Standing]:
+    """Returns the standings, with ``OUTDATED`` for each whose chapter has changed since its run.
 
     Args:
         root: the checkout.
-        found: the standings of all claims at one profile.
+        found: standings at any profile.
 
     Returns:
-        Sentences that name claim, expectation and verdict.
+        As many standings, in the same order.
     """
-    keys: dict[tuple[str, str], str | None] = {}
-    lines = []
-    for standing in found:
-        claim, place = standing.claim, (standing.claim.chapter, standing.profile)
-        if place not in keys:
-            keys[place] = present_key(root, *place)
-        if standing.verdict != MISSING and standing.key != keys[place]:
-            standing = replace(standing, verdict=OUTDATED)
-        if not meets(claim.expect, standing.verdict):
-            lines.append(_difference(claim, standing))
-    return lines
+    places = {(s.claim.chapter, s.profile) for s in found if s.verdict != MISSING}
+    keys = {place: present_key(root, *place) for place in places}
+    return [
+        s
+        if s.verdict == MISSING or s.key == keys[s.claim.chapter, s.profile]
+        else replace(s, verdict=OUTDATED)
+        for s in found
+    ]
 
 
 def present_key(root: Path, chapter: str, profile: str) -> str | None:
@@ -90,7 +87,8 @@ def present_key(root: Path, chapter: str, profile: str) -> str | None:
     return chapter_key(key_components(root, chapter, profile, changes))
 
 
-def _difference(claim: Claim, standing: Standing) -> str:
+def _difference(standing: Standing) -> str:
+    claim = standing.claim
     return (
         f"{claim.id} ({claim.label}, {claim.chapter}): expected {claim.expect!r}, "
         f"found {standing.verdict!r} at profile {standing.profile}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.book.files import digest, write_atomically
-from lib.book.keys import changed, chapter_key, key_components, reads_records
+from lib.book.keys import AT_HAND, changed, chapter_key, key_components, reads_records
 from lib.book.notebooks import chapter_path, chapters, parameters, read_notebook
 from lib.book.profiles import check_profile, load_profiles
 from lib.book.records import records_path
@@ -327,7 +327,7 @@ def _keep(root: Path, profile: str, begun: Running, outcome: Outcome) -> None:
     seconds = round(time.monotonic() - begun.began, 1)
     write_timing(root, profile, job.chapter, seconds, outcome.peak_mib)
     now = key_components(root, job.chapter, profile, job.changes)
-    downloads = {k: now[k] for k in ("the data files at hand",) if k in job.components and k in now}
+    downloads = {AT_HAND: now[AT_HAND]} if AT_HAND in job.components and AT_HAND in now else {}
     executed, written = _product_hashes(root, profile, job.chapter)
     content = {
         "components": job.components | downloads,

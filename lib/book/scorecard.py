@@ -140,19 +140,24 @@ def show_claims(names: Sequence[str] | None = None) -> None:
 def _row(root: Path, standing: Standing) -> list[object]:
     claim = standing.claim
     every = [standing, *recorded(root, claim, without=standing.profile)]
-    ours = [line for entry in every for line in _ours(entry, alone=len(every) == 1)]
-    verdicts = [chip(entry.verdict) for entry in every]
-    chips = [
-        f"{mark.html}<br><small>{entry.profile}</small>"
-        for mark, entry in zip(verdicts, every, strict=True)
-    ]
-    words = [f"{mark.text} ({entry.profile})" for mark, entry in zip(verdicts, every, strict=True)]
+    paper = claim.paper or "—"
     return [
         _claim_cell(claim),
-        claim.paper or "—",
-        Markup("<br>".join(html.escape(line) for line in ours), "; ".join(ours)),
-        Markup("<br>".join(chips), "; ".join(words)),
+        Markup(f"<small>{html.escape(paper)}</small>", paper),
+        _joined([line for entry in every for line in _ours(entry, alone=len(every) == 1)]),
+        _joined([_verdict_line(entry) for entry in every]),
     ]
+
+
+def _joined(lines: list[Markup]) -> Markup:
+    return Markup("<br>".join(m.html for m in lines), "; ".join(m.text for m in lines))
+
+
+def _verdict_line(standing: Standing) -> Markup:
+    mark = chip(standing.verdict)
+    return Markup(
+        f"{mark.html}<br><small>{standing.profile}</small>", f"{mark.text} ({standing.profile})"
+    )
 
 
 def _claim_cell(claim: Claim) -> Markup:
@@ -160,17 +165,22 @@ def _claim_cell(claim: Claim) -> Markup:
     base = "" if inside_runner() else SITE
     anchor = "claim-" + claim.id.replace(".", "-")
     link = f'<a href="{base}{claim.chapter}.html">{html.escape(claim.label)}</a>'
-    place = f"<small>Section {html.escape(claim.section)}, <code>{claim.id}</code></small>"
+    section = "" if claim.label.startswith("Section") else f"Section {html.escape(claim.section)}, "
+    place = f"<small>{section}<code>{claim.id}</code></small>"
     says = f"<br><small>{html.escape(claim.says)}</small>"
     return Markup(f'<span id="{anchor}">{link}</span> {place}{says}', f"{claim.label} ({claim.id})")
 
 
-def _ours(standing: Standing, alone: bool) -> list[str]:
-    if not standing.values:
-        return [standing.note or "—"] if alone else [f"{standing.profile}: {standing.note or '—'}"]
+def _ours(standing: Standing, alone: bool) -> list[Markup]:
+    """Returns a line per check: its name, our value and the rule; the note where there is none."""
     prefix = "" if alone else f"{standing.profile}: "
-    return [
-        f"{prefix}{rule.name.replace('_', ' ')} {number(standing.values[rule.name])} "
-        f"(rule: {describe(rule)})"
-        for rule in standing.claim.checks
-    ]
+    if not standing.values:
+        words = prefix + (standing.note or "—")
+        return [Markup(f"<small>{html.escape(words)}</small>", words)]
+    lines = []
+    for rule in standing.claim.checks:
+        name = f"{prefix}{rule.name.replace('_', ' ')}"
+        ours = f"{number(standing.values[rule.name])} (rule: {describe(rule)})"
+        kept = f'<span style="white-space:nowrap">{html.escape(ours)}</span>'
+        lines.append(Markup(f"<small>{html.escape(name)} {kept}</small>", f"{name} {ours}"))
+    return lines

@@ -7,6 +7,7 @@ from lib.book.rules import NOT_REPRODUCED, NOT_RUN, REPRODUCED, SMALLER, TREND
 
 MISSING = "missing"
 STALE = "stale: the rule changed since"
+OUTDATED = "stale: the sources changed since"
 
 _LOOKS = {
     REPRODUCED: ("✓", "#029e73"),
@@ -16,6 +17,7 @@ _LOOKS = {
     NOT_RUN: ("○", "#949494"),
     MISSING: ("?", "#949494"),
     STALE: ("↻", "#de8f05"),
+    OUTDATED: ("↻", "#de8f05"),
 }
 
 
@@ -23,7 +25,7 @@ def chip(verdict: str) -> Markup:
     """Returns a verdict ready for a table: icon and words, with an edge in its colour.
 
     Args:
-        verdict: one of the verdicts, :data:`MISSING` or :data:`STALE`.
+        verdict: one of the verdicts, :data:`MISSING`, :data:`STALE` or :data:`OUTDATED`.
 
     Returns:
         The cell.

@@ -121,6 +121,8 @@ def test_data_counts_where_the_datasets_are_used(book, monkeypatch):
     book.write("data/cache/mnist/train.gz", "12345")
     book.write("data/cache/logits.pt", "not in the registry")
     assert stale(book, before) == {"part/plain": ["the data files at hand changed"]}
+    after = components(book)
+    assert chapter_key(after["part/plain"]) == chapter_key(before["part/plain"])
     book.write("data/registry.yml", "files: [train.gz, test.gz]\n")
     assert "data/registry.yml changed" in stale(book, before)["part/plain"]
 
