@@ -232,6 +232,29 @@ def dominance_ratio(students: Tensor, inputs: Tensor, teacher: Tensor) -> Tensor
     return slope.square().sum(-1) / (2 * cross_entropy(students, inputs, teacher))
 
 
+def farthest_logit_bound(teacher_logits: Tensor, level: float) -> Tensor:
+    r"""Return the closed bound on the logits whose loss is at most a level.
+
+    $$K = \frac{b + H(y)}{\min(y, 1 - y)}, \qquad \{u : \ell(u) \le b\} \subset [-K, K]$$
+
+    **Source**: Phuong & Lampert, proof of Theorem 9, where K exists; the formula is ours.
+
+    Args:
+        teacher_logits: (...) float64, z, with y = sigma(z).
+        level: b, in nats.
+
+    Returns:
+        (...).
+
+    Example:
+        >>> round(farthest_logit_bound(torch.tensor(0.0), 1.0).item(), 4)  # 2 (1 + log 2)
+        3.3863
+    """
+    size = teacher_logits.abs()
+    rarer = torch.sigmoid(-size)
+    return (level + size * rarer - logsigmoid(size)) / rarer
+
+
 def decades_lost(
     n: int, dimension: int, norm: float, repeats: int, generator: torch.Generator
 ) -> dict[str, Tensor]:
@@ -248,14 +271,14 @@ def decades_lost(
 
     Returns:
         By name, (repeats,): "mu" of Theorem 9, the least "curvature" found, "c" of our
-        proposition, and the least "dominance" found.
+        proposition, the least "dominance" found, and the closed form exp(-K) as "bound".
 
     Example:
         >>> lost = decades_lost(3, 5, 1.0, 4, torch.Generator().manual_seed(0))
         >>> bool((lost["mu"] >= lost["curvature"]).all() and (lost["c"] >= lost["dominance"]).all())
         True
     """
-    found = {"mu": [], "curvature": [], "c": [], "dominance": []}
+    found = {"mu": [], "curvature": [], "c": [], "dominance": [], "bound": []}
     for _ in range(repeats):
         x = torch.randn(n, dimension, generator=generator, dtype=torch.float64)
         teacher = torch.randn(dimension, generator=generator, dtype=torch.float64)
@@ -267,6 +290,7 @@ def decades_lost(
         found["curvature"].append(log_least_curvature(corners, x).min())
         found["c"].append(gradient_dominance(x, teacher, level).log())
         found["dominance"].append(dominance_ratio(students, x, teacher).min().log())
+        found["bound"].append(-farthest_logit_bound(logits(x, teacher), n * level).max())
     return {name: -torch.stack(values) / math.log(10) for name, values in found.items()}
 
 
@@ -305,21 +329,25 @@ def draw_decades(ax: Axes, places: Sequence[float], curves: Sequence[dict[str, T
 
     Example:
         >>> import matplotlib.pyplot as plt
-        >>> lost = {name: torch.zeros(2).double() for name in ("mu", "curvature", "c", "dominance")}
+        >>> lost = {name: torch.zeros(2).double() for name in ("mu", "curvature", "c")}
+        >>> lost |= {"dominance": lost["c"], "bound": lost["c"]}
         >>> fig, ax = plt.subplots()
         >>> draw_decades(ax, [1.0, 2.0], [lost, lost])
         >>> len(ax.lines), len(ax.collections)
-        (4, 4)
+        (5, 4)
         >>> plt.close(fig)
     """
     looks = {
-        "mu": ("vermilion", "-", "μ, proven"),
-        "curvature": ("orange", "--", "curvature, found"),
+        "mu": ("vermilion", "-", "o", "μ, proven"),
+        "curvature": ("orange", "--", "s", "curvature, found"),
+        "c": ("blue", "-.", "^", "our c, proven"),
+        "dominance": ("green", ":", "D", "steepness, found"),
     }
-    looks |= {"c": ("blue", "-.", "our c, proven"), "dominance": ("green", ":", "steepness, found")}
     shares = torch.tensor([0.025, 0.5, 0.975], dtype=torch.float64)
-    for name, (colour, style, label) in looks.items():
+    for name, (colour, style, marker, label) in looks.items():
         values = torch.stack([curve[name] for curve in curves])
         low, middle, high = torch.quantile(values, shares, dim=1)
-        ax.plot(places, middle, style, marker="o", color=colours[colour], label=label)
+        ax.plot(places, middle, style, marker=marker, color=colours[colour], label=label)
         ax.fill_between(places, low, high, color=colours[colour], alpha=0.12, linewidth=0)
+    bound = torch.stack([curve["bound"].median() for curve in curves])
+    ax.plot(places, bound, color="#262626", linestyle=(0, (5, 3)), lw=1.2, label="exp(−K)")

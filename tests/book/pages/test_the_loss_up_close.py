@@ -94,3 +94,12 @@ def test_what_is_found_never_beats_what_is_proven():
         assert (lost["c"] >= lost["dominance"]).all()
     single = page.decades_lost(1, 6, 1.0, 5, generator)
     torch.testing.assert_close(single["mu"], single["curvature"])
+
+
+@given(st.floats(-6, 6), st.floats(1e-3, 20))
+def test_closed_bound_holds_the_interval(z, level):
+    z = torch.tensor(z, dtype=torch.float64)
+    low, high = sublevel_interval(z, level)
+    bound = page.farthest_logit_bound(z, level)
+    assert max(-low.item(), high.item()) <= bound.item() * (1 + 1e-12)
+    assert bound.item() - max(-low.item(), high.item()) <= math.log(2) / torch.sigmoid(-z.abs())
