@@ -5,10 +5,11 @@ from __future__ import annotations
 import html
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from lib.book.rules import NOT_RUN, Check, describe, passes, rule_hash, verdict
 from lib.book.session import PROFILES, current_chapter, current_profile, find_root, inside_runner
 from lib.book.verdicts import chip
 
-__all__ = ["ClaimRecord", "check", "skip", "use_data"]
+__all__ = ["ClaimRecord", "check", "recorded_series", "skip", "use_data"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def check(
     values: Mapping[str, Any] | float | bool,
     paper_scale: bool = True,
     note: str = "",
+    series: Mapping[str, Sequence[float]] | None = None,
 ) -> ClaimRecord:
     """Checks a claim, shows target, ours, rule and verdict, and writes the record.
 
@@ -56,20 +58,22 @@ def check(
         paper_scale: whether this is the paper's own setting; ``False`` turns "reproduced" into
             "reproduced at smaller scale".
         note: a sentence for the record, for example what is smaller.
+        series: short lists of finite numbers by name, for example the points of a curve; they are
+            kept with the record and decide nothing. :func:`recorded_series` gives them back.
 
     Returns:
         The record.
 
     Raises:
-        ValueError: for an unknown claim, a claim of another chapter, missing or unknown checks, or
-            a value that is no number.
+        ValueError: for an unknown claim, a claim of another chapter, missing or unknown checks, a
+            value that is no number, or a series that holds anything but finite numbers.
     """
     claim = _claim_of_this_chapter(claim_id)
     if not isinstance(paper_scale, bool):
         raise ValueError(f"{claim_id}: paper_scale is {paper_scale!r}; it must be True or False.")
     numbers = _values(claim, values)
     found = verdict(claim.checks, numbers, paper_scale)
-    return _finish(claim, numbers, found, paper_scale, note)
+    return _finish(claim, numbers, found, paper_scale, note, _lists(claim_id, series or {}))
 
 
 def skip(claim_id: str, reason: str) -> ClaimRecord:
@@ -89,6 +93,23 @@ def skip(claim_id: str, reason: str) -> ClaimRecord:
     if not isinstance(reason, str) or not reason.strip():
         raise ValueError(f"{claim_id}: reason is {reason!r}; say why it is not run.")
     return _finish(claim, {}, NOT_RUN, False, reason)
+
+
+def recorded_series(claim_id: str) -> dict[str, dict[str, list[float]]]:
+    """Returns the series that runs at other profiles have recorded for a claim of this page.
+
+    Args:
+        claim_id: the claim, as in ``data/claims``.
+
+    Returns:
+        By profile, the lists that ``check`` was given there; profiles without a record, with
+        another rule or without series are left out.
+
+    Raises:
+        ValueError: for an unknown claim or a claim of another chapter.
+    """
+    entries = _recorded(_claim_of_this_chapter(claim_id))
+    return {name: entry["series"] for name, entry in entries.items() if entry.get("series")}
 
 
 def _claim_of_this_chapter(claim_id: str) -> Claim:
@@ -118,6 +139,14 @@ def _values(claim: Claim, values: Any) -> dict[str, float | bool]:
     return {rule.name: _scalar(claim.id, rule, values[rule.name]) for rule in claim.checks}
 
 
+def _lists(claim_id: str, series: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    lists = {name: [float(value) for value in values] for name, values in series.items()}
+    for name, values in lists.items():
+        if not values or not all(map(math.isfinite, values)):
+            raise ValueError(f"{claim_id}: the series {name!r} is {values}; use finite numbers.")
+    return lists
+
+
 def _scalar(claim_id: str, rule: Check, value: Any) -> float | bool:
     plain = value.item() if callable(getattr(value, "item", None)) else value
     if rule.rule == "holds":
@@ -132,17 +161,22 @@ def _scalar(claim_id: str, rule: Check, value: Any) -> float | bool:
 
 
 def _finish(
-    claim: Claim, values: dict[str, float | bool], found: str, paper_scale: bool, note: str
+    claim: Claim,
+    values: dict[str, float | bool],
+    found: str,
+    paper_scale: bool,
+    note: str,
+    series: Mapping[str, list[float]] | None = None,
 ) -> ClaimRecord:
     record = ClaimRecord(
         claim.id, claim.chapter, current_profile(), values, found, paper_scale, note.strip()
     )
-    _store(claim, record)
+    _store(claim, record, dict(series or {}))
     _show(claim, record)
     return record
 
 
-def _store(claim: Claim, record: ClaimRecord) -> None:
+def _store(claim: Claim, record: ClaimRecord, series: dict[str, list[float]]) -> None:
     """Adds the record to the chapter's file; while the runner is at work, to its waiting place."""
     root = find_root()
     path = records_path(root, record.profile, record.chapter)
@@ -157,7 +191,7 @@ def _store(claim: Claim, record: ClaimRecord) -> None:
         "verdict": record.verdict,
         "paper_scale": record.paper_scale,
         "note": record.note,
-    }
+    } | ({"series": series} if series else {})
     parameters = os.environ.get("BOOK_PARAMETERS")
     content = {
         "format": FORMAT,
