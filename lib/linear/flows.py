@@ -144,8 +144,8 @@ def deep_gradient_flow(
         >>> torch.allclose(w, 4 * one)
         True
     """
-    matrices, factor_dtype = check_factors(factors)
-    product = end_to_end(matrices)
+    matrices, _ = check_factors(factors)
+    product = end_to_end(factors)
     batch, (x, target, _), dtype = _flat_problem(inputs, teacher, product, "product of factors")
     matrices = [_flatten(matrix, 2, batch) for matrix in matrices]
     basis = data_span(x).basis
@@ -161,7 +161,7 @@ def deep_gradient_flow(
     path = _solve(factor_field(shapes), factor_jacobian(shapes), state, times, data, _DEEP_ATOL)
     above = output_vectors(unpack(path, shapes))
     path = above[0] @ basis.mT + above[1] @ reduced.remainder.mT
-    return path.reshape(*batch, *path.shape[1:]).to(torch.promote_types(dtype, factor_dtype))
+    return path.reshape(*batch, *path.shape[1:]).to(dtype)
 
 
 def end_to_end_flow(

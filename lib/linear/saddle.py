@@ -65,7 +65,7 @@ def saddle_curve(inputs: Tensor, teacher: Tensor, depth: int, norms: Tensor) -> 
     core = _CORE * float(norms[0])
     field, jacobian = _curve_field(depth)
     start, lengths = core * slope / size, (norms / core).log()
-    tolerance = {"rtol": 1e-11, "atol": 1e-3 * core, "normwise": True}
+    tolerance = {"rtol": 1e-11, "atol": 1e-13 * core, "normwise": True}
     curve = integrate(field, jacobian, start, lengths, data, **tolerance).states
     curve = curve * (norms / torch.linalg.vector_norm(curve, dim=-1))[..., None]
     return (curve @ basis.mT).reshape(*batch, len(norms), -1).to(dtype)
