@@ -20,9 +20,8 @@ _NEWTON_TOLERANCE = 1e-15
 def sublevel_interval(teacher_logits: Tensor, level: float) -> tuple[Tensor, Tensor]:
     r"""Return the ends of the interval of logits whose loss is at most a level.
 
-    .. math::
-        \{u : \mathrm{KL}(\sigma(z) \,\|\, \sigma(u)) \le b\} = [u^-, u^+], \qquad
-        u^+ \le \frac{b + H}{1 - \sigma(z)}, \qquad u^- \ge -\frac{b + H}{\sigma(z)}
+    $$\{u : \mathrm{KL}(\sigma(z) \,\|\, \sigma(u)) \le b\} = [u^-, u^+], \qquad
+      u^+ \le \frac{b + H}{1 - \sigma(z)}, \qquad u^- \ge -\frac{b + H}{\sigma(z)}$$
 
     with H the entropy of the label. The loss is convex, so Newton's method falls monotonically from
     the stated bounds to the ends.
@@ -76,9 +75,8 @@ def _upper_end(z: Tensor, level: float) -> Tensor:
 def strong_convexity(inputs: Tensor, teacher: Tensor, level: float, log: bool = False) -> Tensor:
     r"""Return the constant mu of restricted strong convexity on a sublevel set.
 
-    .. math::
-        \mu = \frac1n\, \omega\, \lambda, \qquad
-        \omega = \min_i \min_{u \in [u_i^-, u_i^+]} \sigma(u)\, \sigma(-u)
+    $$\mu = \frac1n\, \omega\, \lambda, \qquad
+      \omega = \min_i \min_{u \in [u_i^-, u_i^+]} \sigma(u)\, \sigma(-u)$$
 
     with lambda the smallest non-zero eigenvalue of the Gram matrix X X^T (rows are examples). The
     paper's proof has no 1/n, because its Eq. 32 misses that factor.
@@ -115,9 +113,8 @@ def strong_convexity(inputs: Tensor, teacher: Tensor, level: float, log: bool = 
 def gradient_dominance(inputs: Tensor, teacher: Tensor, level: float) -> Tensor:
     r"""Return a constant c of the restricted Polyak-Lojasiewicz inequality that does not collapse.
 
-    .. math::
-        c = \frac{\lambda}{2n} \min_i \min_{u \in [u_i^-, u_i^+]}
-            \frac{\sigma(u) - \sigma(z_i)}{u - z_i}
+    $$c = \frac{\lambda}{2n} \min_i \min_{u \in [u_i^-, u_i^+]}
+      \frac{\sigma(u) - \sigma(z_i)}{u - z_i}$$
 
     The slope of the chord takes the place of the slope at the far end in `strong_convexity`: of
     order 1/u instead of exp(-u). With S the diagonal of the chords' slopes and M = X^T S X / n,
