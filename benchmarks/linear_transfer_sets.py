@@ -120,7 +120,7 @@ def compare(job: str, sets: int, threads: int) -> dict:
         command += ["--sets", str(sets), "--threads", str(threads)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         row = json.loads(done.stdout)
-        results = torch.tensor(row.pop("results"))
+        results = torch.tensor(row.pop("results"), dtype=torch.float64)
         reference = (row, results) if reference is None else reference
         row["seconds_ratio"] = row["seconds"] / reference[0]["seconds"]
         row["largest_difference"] = (results - reference[1]).abs().amax(0).tolist()
