@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
-import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +17,7 @@ from lib.book.claim_files import load_sources
 from lib.book.files import digest
 from lib.book.notebooks import Notebook, chapter_path, read_notebook
 from lib.book.session import PROFILES
+from lib.datasets.registry import available
 
 READER = "lib/book/scorecard.py"
 AT_HAND = "the data files at hand"
@@ -197,20 +197,13 @@ def _module_file(root: Path, module: str) -> Path | None:
 
 
 def _data(root: Path) -> dict[str, str]:
-    """Returns the registry, and which of the files it names are at hand."""
+    """Returns the registry, and where the files that it names lie on this machine."""
     registry = root / "data" / "registry.yml"
     text = registry.read_text(encoding="utf-8") if registry.exists() else ""
-    folders = [root / "data" / "cache"]
-    if os.environ.get("BOOK_DATA"):
-        folders.append(Path(os.environ["BOOK_DATA"]))
-    at_hand = {
-        (path.relative_to(folder).as_posix(), path.stat().st_size)
-        for folder in folders
-        for path in folder.rglob("*")
-        if path.is_file() and path.name in text
+    return {
+        "the data files at hand": digest(sorted(available().items())),
+        "data/registry.yml": digest(text),
     }
-    files = {AT_HAND: digest(sorted(at_hand))}
-    return files | {"data/registry.yml": digest(text)}
 
 
 def _claims(root: Path, chapter: str) -> list[dict]:
