@@ -49,6 +49,10 @@ class Monotonicity:
         """Yield index and risk."""
         return iter((self.index, self.risk))
 
+    def __getitem__(self, position: int) -> float:
+        """Return index (0) or risk (1)."""
+        return (self.index, self.risk)[position]
+
 
 def monotonicity(
     learner: Learner, task, n: int, n_sets: int, generator: torch.Generator

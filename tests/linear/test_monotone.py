@@ -50,7 +50,7 @@ def test_shares_and_errors_belong_to_the_angles():
     assert result.improved + result.worsened + result.unchanged == pytest.approx(1)
     assert result.index_error == pytest.approx(math.sqrt(result.index * (1 - result.index) / 400))
     index, risk = result
-    assert (index, risk) == (result.index, result.risk)
+    assert (index, risk) == (result.index, result.risk) == (result[0], result[1])
 
 
 def test_risk_is_that_of_the_smaller_sets():
