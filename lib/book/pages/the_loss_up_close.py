@@ -22,6 +22,7 @@ from lib.linear import (
     strong_convexity,
     sublevel_interval,
 )
+from lib.linear.convexity import smallest_eigenvalue
 
 _BISECTIONS = 60
 
@@ -271,7 +272,8 @@ def decades_lost(
 
     Returns:
         By name, (repeats,): "mu" of Theorem 9, the least "curvature" found, "c" of our
-        proposition, the least "dominance" found, and the closed form exp(-K) as "bound".
+        proposition, the least "dominance" found, and the closed form lambda exp(-K) / n as
+        "bound".
 
     Example:
         >>> lost = decades_lost(3, 5, 1.0, 4, torch.Generator().manual_seed(0))
@@ -290,7 +292,8 @@ def decades_lost(
         found["curvature"].append(log_least_curvature(corners, x).min())
         found["c"].append(gradient_dominance(x, teacher, level).log())
         found["dominance"].append(dominance_ratio(students, x, teacher).min().log())
-        found["bound"].append(-farthest_logit_bound(logits(x, teacher), n * level).max())
+        farthest = farthest_logit_bound(logits(x, teacher), n * level).max()
+        found["bound"].append(torch.log(smallest_eigenvalue(x) / n) - farthest)
     return {name: -torch.stack(values) / math.log(10) for name, values in found.items()}
 
 
@@ -349,5 +352,5 @@ def draw_decades(ax: Axes, places: Sequence[float], curves: Sequence[dict[str, T
         low, middle, high = torch.quantile(values, shares, dim=1)
         ax.plot(places, middle, style, marker=marker, color=colours[colour], label=label)
         ax.fill_between(places, low, high, color=colours[colour], alpha=0.12, linewidth=0)
-    bound = torch.stack([curve["bound"].median() for curve in curves])
-    ax.plot(places, bound, color="#262626", linestyle=(0, (5, 3)), lw=1.2, label="exp(−K)")
+    bound = torch.stack([torch.quantile(curve["bound"], 0.5) for curve in curves])
+    ax.plot(places, bound, color="#262626", linestyle=(0, (5, 3)), lw=1.2, label="λ exp(−K) / n")
