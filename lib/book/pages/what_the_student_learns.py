@@ -414,5 +414,6 @@ def finish_planes(axes: Sequence[Axes], line: Tensor, teacher: Tensor) -> None:
         ax.plot(*line.T, color="0.6", linewidth=3, zorder=0)
         ax.plot(*teacher.tolist(), "k*", markersize=12, zorder=5)
         ax.annotate("teacher", teacher.tolist(), (8, 2), textcoords="offset points", fontsize=9)
-        ax.set(xlabel="weight $w_1$", ylabel="weight $w_2$", aspect="equal", xlim=(-1, 4.6))
+        ax.set(xlabel="weight $w_1$", ylabel="weight $w_2$", aspect="equal")
+        ax.set(xlim=(-1, 5), ylim=(-1.3, 4.9))
         ax.legend(fontsize=8, loc="upper right")
