@@ -13,6 +13,7 @@ from dataclasses import dataclass
 _TABLE = "border-collapse:collapse;margin:.4em 0;font-size:.92em;line-height:1.4"
 _HEAD = "padding:.25em .8em;border-bottom:2px solid currentColor;font-weight:600"
 _CELL = "padding:.25em .8em;border-bottom:1px solid rgba(128,128,128,.45);vertical-align:top"
+_SHORT = 16  # characters
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,9 @@ def table_html(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     for row in rows:
         cells = zip(row, sides, strict=True)
         lines.append(
-            "".join(f'<td style="{_CELL};text-align:{s}">{_cell(c)}</td>' for c, s in cells)
+            "".join(
+                f'<td style="{_CELL};text-align:{s}{_wrap(c)}">{_cell(c)}</td>' for c, s in cells
+            )
         )
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return (
@@ -119,6 +122,11 @@ def number(value: object, digits: int = 4) -> str:
 
 def _cell(cell: object) -> str:
     return cell.html if isinstance(cell, Markup) else html.escape(str(cell))
+
+
+def _wrap(cell: object) -> str:
+    """Keeps a short cell on one line, so that no number breaks at its sign."""
+    return ";white-space:nowrap" if len(str(cell)) <= _SHORT else ""
 
 
 def _side(cells: Sequence[object]) -> str:
