@@ -164,19 +164,33 @@ def integrate(
     """
     _check_problem(field, initial, arguments, rtol, atol)
     check_count("max_steps", max_steps)
-    run = _Run.start(jacobian, initial, check_times(times).to(initial.device), arguments)
+    times = check_times(times).to(initial.device)
+    batch, device = len(initial), initial.device
+    steps = torch.zeros(batch, dtype=torch.int64, device=device)
+    states = initial[:, None].repeat(1, len(times), 1)
+    solution = Solution(states, steps, steps.clone())
     measure = _norm_measure if normwise else _component_measure
-    for _ in range(max_steps):
-        if run.finished:
-            break
-        step, lands = run.next_step()
-        increment, error = extrapolated_step(field, jacobian, run.state, step, run.arguments)
-        run.advance(step, lands, increment, measure(run.state, increment, error, rtol, atol))
-    if not run.finished:
-        raise RuntimeError(
-            f"no end after max_steps={max_steps}: {run.report()}; raise max_steps, rtol or atol"
-        )
-    return Solution(run.states, run.steps, run.rejections)
+    for rows in torch.arange(batch, device=device).split(_chunk(initial)):
+        run = _Run.start(jacobian, initial, times, arguments, solution, rows)
+        for _ in range(max_steps):
+            if run.finished:
+                break
+            step, lands = run.next_step()
+            increment, error = extrapolated_step(field, jacobian, run.state, step, run.arguments)
+            run.advance(step, lands, increment, measure(run.state, increment, error, rtol, atol))
+        if not run.finished:
+            raise RuntimeError(
+                f"no end after max_steps={max_steps}: {run.report()}; raise max_steps, rtol or atol"
+            )
+    return solution
+
+
+def _chunk(initial: Tensor) -> int:
+    """Members solved together: their matrices should stay in a CPU's cache, in a GPU's memory."""
+    entries = initial.shape[1] ** 2
+    if initial.device.type == "cpu":
+        return max(1, min(1000, 2**17 // max(1, entries)))
+    return max(1, 2**25 // max(1, entries))
 
 
 def check_times(times: Tensor) -> Tensor:
@@ -248,12 +262,10 @@ def _check_problem(field: Field, initial: Tensor, arguments, rtol: float, atol: 
 
 @dataclass
 class _Run:
-    """What changes while a batch is integrated; rows are the members that have not finished."""
+    """What changes while members are integrated; rows are those that have not finished."""
 
     times: Tensor
-    states: Tensor
-    steps: Tensor
-    rejections: Tensor
+    solution: Solution
     member: Tensor
     state: Tensor
     time: Tensor
@@ -262,22 +274,20 @@ class _Run:
     arguments: tuple[Tensor, ...]
 
     @classmethod
-    def start(cls, jacobian: Field, initial: Tensor, times: Tensor, arguments) -> _Run:
+    def start(cls, jacobian: Field, initial, times, arguments, solution, rows) -> _Run:
         """Time 0; the first step is a tenth of the time scale of the Jacobian."""
-        batch = len(initial)
-        zeros = torch.zeros(batch, dtype=torch.int64, device=initial.device)
-        rate = jacobian(initial, *arguments).flatten(1).norm(dim=1)
+        state = initial[rows]
+        arguments = tuple(argument[rows] for argument in arguments)
+        rate = jacobian(state, *arguments).flatten(1).norm(dim=1)
         run = cls(
             times=times,
-            states=initial[:, None].repeat(1, len(times), 1),
-            steps=zeros,
-            rejections=zeros.clone(),
-            member=torch.arange(batch, device=initial.device),
-            state=initial,
-            time=initial.new_zeros(batch),
-            step=torch.minimum(0.1 / rate, times[-1].expand(batch)),
-            cursor=zeros + int(times[0] == 0),
-            arguments=tuple(arguments),
+            solution=solution,
+            member=rows,
+            state=state,
+            time=torch.zeros_like(rate),
+            step=torch.minimum(0.1 / rate, times[-1]),
+            cursor=torch.zeros_like(rows) + int(times[0] == 0),
+            arguments=arguments,
         )
         run.keep(run.cursor < len(times))
         return run
@@ -301,8 +311,8 @@ class _Run:
                 f"a step fell below the resolution of time: {self.report()}; raise rtol or atol"
             )
         accepted = error <= 1.0  # false where the error is NaN
-        self.steps[self.member] += accepted
-        self.rejections[self.member] += ~accepted
+        self.solution.steps[self.member] += accepted
+        self.solution.rejections[self.member] += ~accepted
         self.state = torch.where(accepted[:, None], self.state + increment, self.state)
         moved = torch.where(lands, self.times[self.cursor], self.time + step)
         self.time = torch.where(accepted, moved, self.time)
@@ -315,7 +325,8 @@ class _Run:
     def _record(self, arrived: Tensor) -> None:
         """Store the rows that arrived at a requested time; drop those at the last one."""
         if bool(arrived.any()):
-            self.states[self.member[arrived], self.cursor[arrived]] = self.state[arrived]
+            target = self.solution.states
+            target[self.member[arrived], self.cursor[arrived]] = self.state[arrived]
             self.cursor = self.cursor + arrived
             self.keep(self.cursor < len(self.times))
 
