@@ -37,6 +37,11 @@ from lib.linear.geometry import (
     angle,
     project_onto_span,
 )
+from lib.linear.growth import (
+    OrthogonalGrowth,
+    measured_rate,
+    orthogonal_growth,
+)
 from lib.linear.limits import (
     hard_margin_residual,
     hard_target_limit,
@@ -58,6 +63,9 @@ from lib.linear.risk import (
     expected_risk,
     transfer_risk,
 )
+from lib.linear.saddle import (
+    saddle_curve,
+)
 from lib.linear.tasks import (
     BandAngleTask,
     MarginAngleTask,
@@ -74,6 +82,7 @@ __all__ = [
     "BandAngleTask",
     "MarginAngleTask",
     "Monotonicity",
+    "OrthogonalGrowth",
     "PlanarAngleTask",
     "PolynomialAngleTask",
     "angle",
@@ -104,11 +113,14 @@ __all__ = [
     "lemma14_angle",
     "logits",
     "margin_risk_bound",
+    "measured_rate",
     "monotonicity",
+    "orthogonal_growth",
     "perturbed_student",
     "polynomial_risk_bound",
     "project_onto_span",
     "risk_bound",
+    "saddle_curve",
     "sharp_risk_bound",
     "soft_labels",
     "strong_convexity",
