@@ -4,6 +4,7 @@ sphinx-proof and Sphinx count theorems and equations in reading order. A book th
 needs the paper's own numbers, on any page and in any order. Here the label carries the number:
 
 * ``pl-theorem-3`` on a ``{prf:theorem}`` reads "Theorem 3", and so does ``{prf:ref}`` to it;
+* ``gunasekar-lemma-dn`` reads "Lemma dn", for a source that names a result by two letters;
 * a result of our own (any other label, or none) has no number;
 * ``$$ ... $$ (pl-eq-16b)`` reads "(16b)"; equations of our own keep chapter numbers, without gaps.
 
@@ -25,13 +26,16 @@ from sphinx_proof.proof_type import PROOF_TYPES
 logger = logging.getLogger(__name__)
 
 NUMBER = r"(?P<number>(?:[a-z]\.)?\d+(?:\.\d+)*[a-z]?)"
-RESULT_LABEL = re.compile(rf"^[a-z0-9]+-(?P<kind>{'|'.join(PROOF_TYPES)})-{NUMBER}$")
+NAME = r"(?P<name>[a-z]{2})"
+RESULT_LABEL = re.compile(rf"^[a-z0-9]+-(?P<kind>{'|'.join(PROOF_TYPES)})-(?:{NUMBER}|{NAME})$")
 EQUATION_LABEL = re.compile(rf"^equation-[a-z0-9]+-eq-{NUMBER}$")
 
 
 def paper_number(match):
-    """The number as the source prints it: appendix letters are capitals, ``b.2`` -> ``B.2``."""
+    """The number as the source prints it: ``b.2`` -> ``B.2``; a name of two letters stays."""
     number = match["number"]
+    if number is None:
+        return match["name"]
     return number[0].upper() + number[1:] if number[0].isalpha() else number
 
 

@@ -17,6 +17,9 @@ from book.extensions import api_pages, bookfix, paper_numbers
         ("pl-corollary-10", "corollary", "10"),
         ("tpkd-proposition-b.2", "proposition", "B.2"),
         ("gunasekar-lemma-4a", "lemma", "4a"),
+        ("gunasekar-theorem-1", "theorem", "1"),
+        ("gunasekar-theorem-2a", "theorem", "2a"),
+        ("gunasekar-lemma-dn", "lemma", "dn"),
     ],
 )
 def test_label_carries_the_papers_number(label, kind, number):
@@ -27,10 +30,25 @@ def test_label_carries_the_papers_number(label, kind, number):
 
 @pytest.mark.parametrize(
     "label",
-    ["def-angular-tail", "theorem-3", "pl-theorem-three", "pl-theorem-", "pl-theorem-3-proof"],
+    [
+        "def-angular-tail",
+        "theorem-3",
+        "pl-theorem-three",
+        "pl-theorem-",
+        "pl-theorem-3-proof",
+        "pl-theorem-x",
+        "lemma-dn",
+    ],
 )
 def test_other_labels_have_no_number(label):
     assert paper_numbers.RESULT_LABEL.match(label) is None
+
+
+def test_equations_take_numbers_and_no_names():
+    """``eq-xy`` may be the start of a name of our own."""
+    match = paper_numbers.EQUATION_LABEL.match("equation-pl-eq-16b")
+    assert paper_numbers.paper_number(match) == "16b"
+    assert paper_numbers.EQUATION_LABEL.match("equation-pl-eq-dn") is None
 
 
 class Env:
