@@ -1,0 +1,1 @@
+"""Implicit bias of linear networks (Gunasekar et al.): which separator training converges to."""
