@@ -305,7 +305,10 @@ def _close(spaces: list[Tensor], matrices: tuple[Tensor, ...]) -> list[Tensor]:
 
 
 def _append(basis: Tensor, columns: Tensor) -> Tensor:
-    """Add the directions of columns that are not in the span of basis; zero columns go last."""
+    """Add the directions of columns that are not in the span of basis; zero columns go last.
+
+    At least one column stays, a zero one where there is no direction at all.
+    """
     for _ in range(2):  # twice is enough for orthogonality to machine precision
         columns = columns - basis @ (basis.mT @ columns)
     left, values, _ = torch.linalg.svd(columns, full_matrices=False)
@@ -314,7 +317,7 @@ def _append(basis: Tensor, columns: Tensor) -> Tensor:
     used = joined.square().sum(-2) > 0.5
     order = torch.argsort(used.to(torch.int8), dim=-1, descending=True, stable=True)
     joined = torch.gather(joined, -1, order.unsqueeze(-2).expand_as(joined))
-    return joined[..., : int(used.sum(-1).max())]
+    return joined[..., : max(int(used.sum(-1).max()), 1)]
 
 
 def _product(matrices: Sequence[Tensor]) -> Tensor:

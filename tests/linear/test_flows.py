@@ -418,3 +418,12 @@ def test_the_same_on_the_accelerator():
         there = flow(inputs.cuda(), teacher.cuda(), start.cuda(), [f.cuda() for f in factors])
         assert there.is_cuda
         assert torch.allclose(there.cpu(), here, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_factors_that_are_all_zero_never_move(depth):
+    inputs, teacher = torch.randn(3, 4, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    shapes = [(2, 4)] + [(2, 2)] * (depth - 2) + [(1, 2)]
+    zeros = [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
+    path = deep_gradient_flow(zeros, inputs, teacher, torch.tensor([0.0, 1.0, 1e3]))
+    assert torch.equal(path, torch.zeros(3, 4, dtype=torch.float64))
