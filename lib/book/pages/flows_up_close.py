@@ -133,7 +133,7 @@ def leaving_time(start_norm: Tensor, end_norm: Tensor, depth: int, slope: Tensor
     return (start_norm**power - end_norm**power) / ((depth - 2) * slope)
 
 
-def crossing_window(guess: float, points: int = 81) -> Tensor:
+def crossing_window(guess: float, points: int = 21) -> Tensor:
     """Return times around a guess, in which a crossing is to be found.
 
     Args:
