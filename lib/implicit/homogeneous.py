@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import hessian, jacrev, jvp, vjp, vmap
+from torch.func import hessian, jacrev, vmap
 
 from lib.implicit.checks import count, positive, real
+from lib.implicit.networks import Linearisation
 
 _MULTIPLES = 8  # how many weights per input are tried when the number of weights is not given
 _TOLERANCE = 1e-9
@@ -123,22 +124,38 @@ class HomogeneousNetwork:
                 )
         return weights
 
+    def linearise(self, weights: Tensor) -> Linearisation:
+        """Return the predictor and its derivative, from the Jacobian."""
+        predictor = self.predictor(weights)
+        jacobian = _batched(jacrev(self.map), weights)
+
+        def pushforward(change: Tensor) -> Tensor:
+            return (jacobian @ change.unsqueeze(-1)).squeeze(-1)
+
+        def adjoint(vector: Tensor) -> Tensor:
+            return (vector.unsqueeze(-2) @ jacobian).squeeze(-2)
+
+        def gram(rows: Tensor) -> Tensor:
+            gradients = rows @ jacobian
+            return gradients @ gradients.mT
+
+        return Linearisation(predictor, pushforward, adjoint, gram)
+
     def predictor(self, weights: Tensor) -> Tensor:
         """Return P(w), (..., D)."""
-        return _batched(self.map, 1)(weights)
+        return _batched(self.map, weights)
 
     def pushforward(self, weights: Tensor, change: Tensor) -> Tensor:
         """Return the derivative P'(w) u along a change of the weights, (..., D)."""
-        return _batched(lambda w, u: jvp(self.map, (w,), (u,))[1], 1, 1)(weights, change)
+        return self.linearise(weights).pushforward(change)
 
     def adjoint(self, weights: Tensor, vector: Tensor) -> Tensor:
-        """Return P'(w)^T z, (..., p)."""
-        return _batched(lambda w, z: vjp(self.map, w)[1](z)[0], 1, 1)(weights, vector)
+        """Return P'(w)^T z, (..., p), for a vector z of shape (..., D)."""
+        return self.linearise(weights).adjoint(vector)
 
     def gram(self, weights: Tensor, rows: Tensor) -> Tensor:
         """Return A P'(w) P'(w)^T A^T for rows (..., N, D) of A, (..., N, N)."""
-        gradients = rows @ _batched(jacrev(self.map), 1)(weights)
-        return gradients @ gradients.mT
+        return self.linearise(weights).gram(rows)
 
     def curvature(self, weights: Tensor) -> Tensor:
         r"""Return a bound on the curvature of the margin of an example of unit norm.
@@ -161,7 +178,7 @@ class HomogeneousNetwork:
         """
         if self.hessian_bound is not None:
             return self.hessian_bound(weights)
-        second = _batched(hessian(self.map), 1)(weights)
+        second = _batched(hessian(self.map), weights)
         return torch.linalg.eigvalsh((second @ second).sum(-3))[..., -1].clamp(min=0).sqrt()
 
     def penalty(self, predictor: Tensor) -> Tensor:
@@ -189,20 +206,9 @@ class HomogeneousNetwork:
         ) from failure
 
 
-def _batched(function: Callable, *dimensions: int) -> Callable:
-    """Apply a function of unbatched arguments over their common leading dimensions."""
-
-    def apply(*arguments: Tensor) -> Tensor:
-        batch = torch.broadcast_shapes(
-            *(a.shape[: a.ndim - d] for a, d in zip(arguments, dimensions, strict=True))
-        )
-        if not batch:
-            return function(*arguments)
-        flat = [
-            a.expand(*batch, *a.shape[a.ndim - d :]).reshape(-1, *a.shape[a.ndim - d :])
-            for a, d in zip(arguments, dimensions, strict=True)
-        ]
-        result = vmap(function)(*flat)
-        return result.reshape(*batch, *result.shape[1:])
-
-    return apply
+def _batched(function: Callable[[Tensor], Tensor], weights: Tensor) -> Tensor:
+    """Apply a function of one weight vector over the leading dimensions."""
+    if weights.ndim == 1:
+        return function(weights)
+    result = vmap(function)(weights.flatten(0, -2))
+    return result.unflatten(0, weights.shape[:-1])

@@ -9,13 +9,13 @@ operation. An unbatched tensor (L, D) is read as its L rows. Every network offer
 - `pushforward(weights, change)` and `adjoint(weights, vector)`: P'(w) u and P'(w)^T z;
 - `gram(weights, rows)`: A P'(w) P'(w)^T A^T, the inner products of the margins' gradients;
 - `curvature(weights)`: a bound on how strongly a margin of an example of unit norm can curve;
-- `penalty(predictor)`: the smallest |w|^2 that gives this predictor, where a formula is known.
+- `penalty(predictor)`: the smallest |w|^2 that gives this predictor, where a formula is known;
+- `linearise(weights)`: the first three at given weights, which share most of their work.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -66,6 +66,23 @@ def squared_norm(weights: Layers) -> Tensor:
     """
     batch = weights[-1].ndim - 1
     return sum((layer.flatten(batch) ** 2).sum(-1) for layer in weights)
+
+
+@dataclass(frozen=True)
+class Linearisation:
+    """A network at given weights w, and its derivative there.
+
+    Attributes:
+        predictor: P(w), (..., D).
+        pushforward: takes a change u of the weights to P'(w) u, (..., D).
+        adjoint: takes a vector z, (..., D), to P'(w)^T z, of the weights' shapes.
+        gram: takes rows (..., N, D) of A to A P'(w) P'(w)^T A^T, (..., N, N).
+    """
+
+    predictor: Tensor
+    pushforward: Callable[[object], Tensor]
+    adjoint: Callable[[Tensor], object]
+    gram: Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -151,6 +168,26 @@ class _LayeredNetwork:
                 )
         return layers
 
+    def linearise(self, weights: Layers) -> Linearisation:
+        """Return the predictor and its derivative at given weights."""
+        raise NotImplementedError
+
+    def predictor(self, weights: Layers) -> Tensor:
+        """Return P(w), (..., D)."""
+        return self.linearise(weights).predictor
+
+    def pushforward(self, weights: Layers, change: Layers) -> Tensor:
+        """Return the derivative P'(w) u along a change of the weights, (..., D)."""
+        return self.linearise(weights).pushforward(change)
+
+    def adjoint(self, weights: Layers, vector: Tensor) -> tuple[Tensor, ...]:
+        """Return P'(w)^T z, a change of the weights, for a vector z of shape (..., D)."""
+        return self.linearise(weights).adjoint(vector)
+
+    def gram(self, weights: Layers, rows: Tensor) -> Tensor:
+        """Return A P'(w) P'(w)^T A^T for rows (..., N, D) of A, (..., N, N)."""
+        return self.linearise(weights).gram(rows)
+
     def curvature(self, weights: Layers) -> Tensor:
         r"""Return a bound on the curvature of the margin of an example of unit norm.
 
@@ -167,6 +204,8 @@ class _LayeredNetwork:
             tensor(6.)
         """
         layers = self._layers(weights)
+        if self.depth == 1:
+            return torch.zeros_like(layers[0][..., 0])
         return (self.depth - 1) * squared_norm(layers) ** ((self.depth - 2) / 2)
 
     def _layers(self, weights: Layers) -> tuple[Tensor, ...]:
@@ -210,37 +249,41 @@ class DenseNetwork(_LayeredNetwork):
         sizes = [count("dimension", dimension)] + [width] * (self.depth - 1)
         return [*pairwise(sizes), (sizes[-1],)]
 
-    def predictor(self, weights: Layers) -> Tensor:
-        """Return W_1 ... W_{L-1} w_L, (..., D)."""
-        return self._right_products(weights)[0]
+    def linearise(self, weights: Layers) -> Linearisation:
+        """Return the predictor and its derivative; the adjoint is a product of vectors per layer.
 
-    def pushforward(self, weights: Layers, change: Layers) -> Tensor:
-        """Return the derivative P'(w) u along a change of the weights, (..., D)."""
-        right = self._right_products(weights)
-        result = change[-1]
-        for layer, step, after in zip(
-            reversed(weights[:-1]), reversed(change[:-1]), reversed(right[1:]), strict=True
-        ):
-            result = _apply(layer, result) + _apply(step, after)
-        return result
+        The gradient in layer l is (W_1 ... W_{l-1})^T z (W_{l+1} ... w_L)^T.
+        """
+        layers = self._layers(weights)
+        right = [layers[-1]]  # W_l ... w_L for l = L, ..., 1, then reversed
+        for layer in reversed(layers[:-1]):
+            right.append(_apply(layer, right[-1]))
+        right.reverse()
+        hidden = list(zip(layers[:-1], right[1:], strict=True))
 
-    def adjoint(self, weights: Layers, vector: Tensor) -> tuple[Tensor, ...]:
-        """Return P'(w)^T z: the layers (W_1 ... W_{l-1})^T z (W_{l+1} ... w_L)^T."""
-        right = self._right_products(weights)
-        gradient = []
-        for layer, after in zip(weights[:-1], right[1:], strict=True):
-            gradient.append(vector.unsqueeze(-1) * after.unsqueeze(-2))
-            vector = _apply(layer.mT, vector)
-        return (*gradient, vector)
+        def pushforward(change: Layers) -> Tensor:
+            result = change[-1]
+            for (layer, after), step in zip(
+                reversed(hidden), reversed(tuple(change)[:-1]), strict=True
+            ):
+                result = _apply(layer, result) + _apply(step, after)
+            return result
 
-    def gram(self, weights: Layers, rows: Tensor) -> Tensor:
-        """Return A P'(w) P'(w)^T A^T for rows (..., N, D) of A, (..., N, N)."""
-        right = self._right_products(weights)
-        total = 0
-        for layer, after in zip(weights[:-1], right[1:], strict=True):
-            total = total + (rows @ rows.mT) * (after**2).sum(-1)[..., None, None]
-            rows = rows @ layer
-        return total + rows @ rows.mT
+        def adjoint(vector: Tensor) -> tuple[Tensor, ...]:
+            gradient = []
+            for layer, after in hidden:
+                gradient.append(vector.unsqueeze(-1) * after.unsqueeze(-2))
+                vector = _apply(layer.mT, vector)
+            return (*gradient, vector)
+
+        def gram(rows: Tensor) -> Tensor:
+            total = 0
+            for layer, after in hidden:
+                total = total + (rows @ rows.mT) * (after**2).sum(-1)[..., None, None]
+                rows = rows @ layer
+            return total + rows @ rows.mT
+
+        return Linearisation(right[0], pushforward, adjoint, gram)
 
     def penalty(self, predictor: Tensor) -> Tensor:
         r"""Return the smallest |w|^2 of weights with a given predictor.
@@ -251,14 +294,6 @@ class DenseNetwork(_LayeredNetwork):
         """
         norm = torch.linalg.vector_norm(real("predictor", predictor), dim=-1)
         return self.depth * norm ** (2 / self.depth)
-
-    def _right_products(self, weights: Layers) -> list[Tensor]:
-        """W_l ... w_L for l = 1, ..., L, each (..., d_{l-1})."""
-        layers = self._layers(weights)
-        products = [layers[-1]]
-        for layer in reversed(layers[:-1]):
-            products.append(_apply(layer, products[-1]))
-        return products[::-1]
 
 
 @dataclass(frozen=True)
@@ -277,23 +312,21 @@ class DiagonalNetwork(_LayeredNetwork):
         tensor([3., 8.])
     """
 
-    def predictor(self, weights: Layers) -> Tensor:
-        """Return the elementwise product of the layers, (..., D)."""
-        return math.prod(self._layers(weights))
+    def linearise(self, weights: Layers) -> Linearisation:
+        """Return the predictor and its derivative; the adjoint multiplies z by the other layers."""
+        layers = self._layers(weights)
+        others = torch.stack(leave_one_out_products(layers))
 
-    def pushforward(self, weights: Layers, change: Layers) -> Tensor:
-        """Return the derivative P'(w) u along a change of the weights, (..., D)."""
-        others = leave_one_out_products(self._layers(weights))
-        return sum(other * step for other, step in zip(others, change, strict=True))
+        def pushforward(change: Layers) -> Tensor:
+            return sum(other * step for other, step in zip(others, change, strict=True))
 
-    def adjoint(self, weights: Layers, vector: Tensor) -> tuple[Tensor, ...]:
-        """Return P'(w)^T z: in every layer, the product of the other layers times z."""
-        return tuple(other * vector for other in leave_one_out_products(self._layers(weights)))
+        def adjoint(vector: Tensor) -> tuple[Tensor, ...]:
+            return (others * vector).unbind()
 
-    def gram(self, weights: Layers, rows: Tensor) -> Tensor:
-        """Return A P'(w) P'(w)^T A^T for rows (..., N, D) of A, (..., N, N)."""
-        others = leave_one_out_products(self._layers(weights))
-        return (rows * sum(other**2 for other in others).unsqueeze(-2)) @ rows.mT
+        def gram(rows: Tensor) -> Tensor:
+            return (rows * (others**2).sum(0).unsqueeze(-2)) @ rows.mT
+
+        return Linearisation(others[0] * layers[0], pushforward, adjoint, gram)
 
     def penalty(self, predictor: Tensor) -> Tensor:
         r"""Return the smallest |w|^2 of weights with a given predictor.
@@ -330,29 +363,29 @@ class ConvolutionalNetwork(_LayeredNetwork):
         tensor([ 3.5000,  2.5000, -0.5000,  0.5000])
     """
 
-    def predictor(self, weights: Layers) -> Tensor:
-        """Return the vector whose Fourier coefficients are the layers' products, (..., D)."""
+    def linearise(self, weights: Layers) -> Linearisation:
+        """Return the predictor and its derivative; in Fourier coefficients it is a diagonal net.
+
+        The adjoint multiplies the coefficients of z by the conjugates of the other spectra.
+        """
         layers = self._layers(weights)
-        return signal(math.prod(map(spectrum, layers)), layers[0].shape[-1])
+        dimension = layers[0].shape[-1]
+        spectra = spectrum(torch.stack(layers))
+        others = torch.stack(leave_one_out_products(spectra.unbind()))
 
-    def pushforward(self, weights: Layers, change: Layers) -> Tensor:
-        """Return the derivative P'(w) u along a change of the weights, (..., D)."""
-        others = self._other_spectra(weights)
-        moved = sum(other * spectrum(step) for other, step in zip(others, change, strict=True))
-        return signal(moved, weights[0].shape[-1])
+        def pushforward(change: Layers) -> Tensor:
+            return signal((others * spectrum(torch.stack(tuple(change)))).sum(0), dimension)
 
-    def adjoint(self, weights: Layers, vector: Tensor) -> tuple[Tensor, ...]:
-        """Return P'(w)^T z: the transform of conj(product of the other spectra) times z's."""
-        target = spectrum(vector)
-        others = self._other_spectra(weights)
-        return tuple(signal(other.conj() * target, vector.shape[-1]) for other in others)
+        def adjoint(vector: Tensor) -> tuple[Tensor, ...]:
+            return signal(others.conj() * spectrum(vector), dimension).unbind()
 
-    def gram(self, weights: Layers, rows: Tensor) -> Tensor:
-        """Return A P'(w) P'(w)^T A^T for rows (..., N, D) of A, (..., N, N)."""
-        energy = sum(other.abs() ** 2 for other in self._other_spectra(weights))
-        energy = energy * multiplicity(rows.shape[-1], rows.device)
-        flat = torch.view_as_real(spectrum(rows))
-        return (flat * energy[..., None, :, None]).flatten(-2) @ flat.flatten(-2).mT
+        def gram(rows: Tensor) -> Tensor:
+            energy = (torch.view_as_real(others) ** 2).sum((0, -1))
+            energy = energy * multiplicity(dimension, rows.device)
+            parts = torch.view_as_real(spectrum(rows))
+            return (parts * energy[..., None, :, None]).flatten(-2) @ parts.flatten(-2).mT
+
+        return Linearisation(signal(others[0] * spectra[0], dimension), pushforward, adjoint, gram)
 
     def penalty(self, predictor: Tensor) -> Tensor:
         r"""Return the smallest |w|^2 of weights with a given predictor.
@@ -364,9 +397,6 @@ class ConvolutionalNetwork(_LayeredNetwork):
         predictor = real("predictor", predictor)
         twice = multiplicity(predictor.shape[-1], predictor.device)
         return self.depth * (twice * spectrum(predictor).abs() ** (2 / self.depth)).sum(-1)
-
-    def _other_spectra(self, weights: Layers) -> list[Tensor]:
-        return leave_one_out_products([spectrum(layer) for layer in self._layers(weights)])
 
 
 def _apply(matrix: Tensor, vector: Tensor) -> Tensor:
