@@ -106,7 +106,7 @@ def show_summary() -> None:
     counts = [Counter(s.verdict for s in standings(root, src, profile)) for src in sources]
     total = sum(counts, Counter())
     kept = [name for name in (*VERDICTS, MISSING, STALE) if name in VERDICTS or total[name]]
-    columns = ["verdict", *(source.title for source in sources)]
+    columns = ["verdict", *(source.title.partition(", ")[0] for source in sources)]
     if len(sources) > 1:
         counts.append(total)
         columns.append("all")
