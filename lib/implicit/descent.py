@@ -11,7 +11,7 @@ from lib.implicit.checks import choice, count, positive
 from lib.implicit.losses import log_slopes
 from lib.implicit.networks import Linearisation
 from lib.implicit.packing import Weights, pack
-from lib.implicit.training import Trajectory, TrainingProblem, training_problem
+from lib.implicit.training import TrainingProblem, Trajectory, training_problem
 
 RULES = ("normalised", "plain")
 
@@ -46,9 +46,9 @@ def descend(
     so the steps grow as the loss vanishes, and $\|w\|^L$ grows linearly in their number. Sums of
     exponentials are never formed.
 
-    **Source**: Gunasekar et al. (2018), Section 2, Eq. 7, whose theorems ask for bounded steps (dense)
-    or steps below a local Lipschitz constant (convolutional); normalising by the loss follows
-    Nacson et al. (2019). The bound S is derived from |l''| <= |l'|.
+    **Source**: Gunasekar et al. (2018), Section 2, Eq. 7, whose theorems ask for bounded steps
+    (dense) or steps below a local Lipschitz constant (convolutional); normalising by the loss
+    follows Nacson et al. (2019). The bound S is derived from |l''| <= |l'|.
 
     Args:
         network: `DenseNetwork`, `ConvolutionalNetwork`, `DiagonalNetwork` or `HomogeneousNetwork`.

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from lib.implicit.checks import count, positive
-from lib.implicit.losses import log_slopes
-from lib.implicit.packing import Weights, pack
-from lib.implicit.runge_kutta import ORDER, LocalField, runge_kutta_step
-from lib.implicit.training import Trajectory, TrainingProblem, training_problem
+from lib.implicit.packing import Weights
+from lib.implicit.runge_kutta import ORDER, runge_kutta_step
+from lib.implicit.stages import initial_slope, stage_solver
+from lib.implicit.training import TrainingProblem, Trajectory, training_problem
 
 _FIRST_STEP = 1e-3
 _SAFETY, _MOST_GROWTH, _MOST_SHRINKING = 0.85, 4.0, 0.2
@@ -33,7 +33,7 @@ def log_time_flow(
     most_steps: int = 5000,
     on_record: Callable[[int, int], None] | None = None,
 ) -> Trajectory:
-    r"""Follow the gradient flow of the training loss until the weights have grown by a given amount.
+    r"""Follow the gradient flow of the training loss until the weights have grown enough.
 
     $$\frac{dw}{d\tau} = \|w\|^{2-L}\, P'(w)^\top \sum_n p_n a_n, \qquad
       p_n \propto -\ell'(m_n)$$
@@ -76,7 +76,7 @@ def log_time_flow(
         >>> log_time_flow(DenseNetwork(1), inputs, labels, 20, torch.Generator()).direction[-1]
         tensor([-0.6000, -0.8000], dtype=torch.float64)
     """
-    growth = positive("growth", growth, high=28)
+    growth = positive("growth", growth, high=700)
     records, most_steps = count("records", records), count("most_steps", most_steps)
     tolerance = positive("tolerance", tolerance, high=0.1)
     problem = training_problem(network, inputs, labels, loss, weights, generator, scale, batch)
@@ -100,79 +100,72 @@ def _follow(
     most_steps: int,
     on_record: Callable[[int, int], None] | None,
 ) -> tuple[Tensor, Tensor]:
-    """States (B, R, p) and step counts (B, R) at the first step past each level, member by member."""
-    state = problem.start.reshape(-1, problem.start.shape[-1])
-    shape = (*problem.start.shape[:-1], *problem.rows.shape[-2:])
-    rows = problem.rows.expand(shape).reshape(-1, *problem.rows.shape[-2:])
-    level = state.new_tensor(levels)
-    kept = state.unsqueeze(1).repeat(1, len(levels), 1)
-    steps = torch.zeros(len(state), len(levels), dtype=torch.int64, device=state.device)
-    member = torch.arange(len(state), device=state.device)
-    done = torch.zeros_like(member)
-    cursor = (_growth(problem, state).unsqueeze(-1) >= level).sum(-1)
-    slope = _field(problem, rows)(state).value
-    step = torch.full_like(state[:, 0], _FIRST_STEP)
+    """States (B, R, p) and step counts (B, R) at every member's first step past each level."""
+    run = _Run(problem, levels)
     for _ in range(most_steps):
-        active = cursor < len(levels)
-        if not bool(active.all()):
-            member, done, cursor, state, slope, step, rows = (
-                value[active] for value in (member, done, cursor, state, slope, step, rows)
-            )
-            if on_record is not None:
-                on_record(len(kept) - len(member), len(kept))
-        if not len(member):
-            return kept, steps
-        moved, moved_slope, error = runge_kutta_step(
-            _field(problem, rows), state, slope, step, tolerance
-        )
-        good = error <= tolerance
-        state = torch.where(good.unsqueeze(-1), moved, state)
-        slope = torch.where(good.unsqueeze(-1), moved_slope, slope)
-        done = done + good
-        factor = _SAFETY * (tolerance / error.clamp(min=1e-300)) ** (1 / ORDER)
-        step = step * factor.clamp(_MOST_SHRINKING, _MOST_GROWTH)
-        reached = (_growth(problem, state).unsqueeze(-1) >= level).sum(-1)
-        for i in torch.nonzero(reached > cursor).flatten().tolist():
-            kept[member[i], cursor[i] : reached[i]] = state[i]
-            steps[member[i], cursor[i] : reached[i]] = done[i]
-        cursor = torch.maximum(cursor, reached)
+        arrived = run.drop_arrived()
+        if arrived and on_record is not None:
+            on_record(len(run.kept) - len(run.member), len(run.kept))
+        if not len(run.member):
+            return run.kept, run.steps
+        solver = stage_solver(problem, run.rows, tolerance)
+        moved = runge_kutta_step(solver, run.state, run.slope, run.logits, run.step)
+        run.advance(*moved, tolerance)
     raise RuntimeError(
-        f"{len(member)} of {len(kept)} starts did not reach log |w|^L = {levels[-1]:g} within "
-        f"{most_steps} steps; the slowest stands at {float(_growth(problem, state).min()):.3g}. "
+        f"{len(run.member)} of {len(run.kept)} starts did not reach log |w|^L = {levels[-1]:g} "
+        f"within {most_steps} steps; the slowest stands at {float(run.growth().min()):.3g}. "
         "Either it cannot reach a separator from where it starts, or it needs more steps"
     )
 
 
-def _growth(problem: TrainingProblem, state: Tensor) -> Tensor:
-    """log |w|^L, (B,)."""
-    return problem.network.degree * torch.linalg.vector_norm(state, dim=-1).log()
+class _Run:
+    """The members of a batch that are still on their way, and what has been recorded of all."""
 
+    def __init__(self, problem: TrainingProblem, levels: list[float]) -> None:
+        start, data = problem.start, problem.rows.shape[-2:]
+        self.degree = problem.network.degree
+        self.state = start.reshape(-1, start.shape[-1])
+        self.rows = problem.rows.expand(*start.shape[:-1], *data).reshape(-1, *data)
+        self.levels = start.new_tensor(levels)
+        self.kept = self.state.unsqueeze(1).repeat(1, len(levels), 1)
+        self.steps = self.kept.new_zeros(self.kept.shape[:2], dtype=torch.int64)
+        self.member = torch.arange(len(self.state), device=start.device)
+        self.done = torch.zeros_like(self.member)
+        self.cursor = self.reached()
+        self.logits, self.slope = initial_slope(problem, self.rows, self.state)
+        self.step = torch.full_like(self.state[:, 0], _FIRST_STEP)
 
-def _field(problem: TrainingProblem, rows: Tensor) -> Callable[[Tensor], LocalField]:
-    """The right-hand side of the flow, with the inverse of its stiff part."""
+    def growth(self) -> Tensor:
+        """log |w|^L, (B,)."""
+        return self.degree * torch.linalg.vector_norm(self.state, dim=-1).log()
 
-    def evaluate(state: Tensor) -> LocalField:
-        network = problem.network.linearise(problem.unpack(state))
-        margins = (rows @ network.predictor.unsqueeze(-1)).squeeze(-1)
-        slopes = log_slopes(margins, problem.loss)
-        shares = torch.softmax(slopes, -1)
-        speed = torch.linalg.vector_norm(state, dim=-1) ** (2 - problem.network.degree)
-        pull = (shares.unsqueeze(-2) @ rows).squeeze(-2)
-        value = speed.unsqueeze(-1) * pack(network.adjoint(pull))
+    def reached(self) -> Tensor:
+        """How many levels each member has passed, (B,)."""
+        return (self.growth().unsqueeze(-1) >= self.levels).sum(-1)
 
-        def solve(right: Tensor, length: Tensor) -> Tensor:
-            reaction = torch.diag_embed(shares) - shares.unsqueeze(-1) * shares.unsqueeze(-2)
-            if problem.loss == "logistic":
-                reaction = reaction * torch.sigmoid(margins).unsqueeze(-2)
-            length = (length * speed)[:, None, None]
-            moved = network.pushforward(problem.unpack(right))
-            change = reaction @ (rows @ moved.unsqueeze(-1))
-            system = length * reaction @ network.gram(rows)
-            system = system + torch.eye(rows.shape[-2], dtype=rows.dtype, device=rows.device)
-            shift = length * torch.linalg.solve(system, change)
-            back = (shift.mT @ rows).squeeze(-2)
-            return right - pack(network.adjoint(back))
+    def drop_arrived(self) -> bool:
+        """Keep only the members that are on their way; say whether any was dropped."""
+        active = self.cursor < len(self.levels)
+        if bool(active.all()):
+            return False
+        for name in ("state", "rows", "member", "done", "cursor", "logits", "slope", "step"):
+            setattr(self, name, getattr(self, name)[active])
+        return True
 
-        return LocalField(value, solve)
-
-    return evaluate
+    def advance(
+        self, state: Tensor, slope: Tensor, logits: Tensor, error: Tensor, tolerance: float
+    ) -> None:
+        """Accept or refuse each member's step, choose the next, record the levels passed."""
+        good = error <= tolerance
+        self.state = torch.where(good.unsqueeze(-1), state, self.state)
+        self.slope = torch.where(good.unsqueeze(-1), slope, self.slope)
+        self.logits = torch.where(good.unsqueeze(-1), logits, self.logits)
+        self.done = self.done + good
+        factor = _SAFETY * (tolerance / error.clamp(min=1e-300)) ** (1 / ORDER)
+        self.step = self.step * factor.clamp(_MOST_SHRINKING, _MOST_GROWTH)
+        reached = torch.maximum(self.reached(), self.cursor)
+        for i in torch.nonzero(reached > self.cursor).flatten().tolist():
+            passed = slice(self.cursor[i], reached[i])
+            self.kept[self.member[i], passed] = self.state[i]
+            self.steps[self.member[i], passed] = self.done[i]
+        self.cursor = reached

@@ -24,7 +24,8 @@ class Trajectory:
         direction: (..., R, D), the predictor divided by its length; NaN where the predictor is 0.
         norm: (..., R), the length of the predictor.
         log_loss: (..., R), the logarithm of the training loss.
-        margin: (..., R), the smallest margin of the unit predictor, $\min_n \langle a_n, \beta \rangle / \|\beta\|$.
+        margin: (..., R), the smallest margin of the unit predictor,
+            $\min_n \langle a_n, \beta \rangle / \|\beta\|$.
         growth: (..., R), $\log \|w\|^L$, the clock that the limit is approached in.
         example_weights: (..., R, N), each example's share of the gradient.
         weights: the final weights.
