@@ -7,6 +7,7 @@ is always in words, a coloured edge only repeats it.
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -125,8 +126,13 @@ def _cell(cell: object) -> str:
 
 
 def _wrap(cell: object) -> str:
-    """Keeps a short cell on one line, so that no number breaks at its sign."""
-    return ";white-space:nowrap" if len(str(cell)) <= _SHORT else ""
+    """Keeps a short cell on one line, so that no number breaks at its sign.
+
+    What a :class:`Markup` shows may be longer than its plain text: the sentence under a label must
+    break, or it pushes the other columns out of sight.
+    """
+    shown = re.sub(r"<[^>]*>", "", cell.html) if isinstance(cell, Markup) else str(cell)
+    return ";white-space:nowrap" if len(shown) <= _SHORT else ""
 
 
 def _side(cells: Sequence[object]) -> str:

@@ -50,3 +50,10 @@ def test_markup_is_kept_in_html_and_gone_in_text():
     cell = Markup("<b>x</b>", "x")
     assert "<b>x</b>" in table_html(["a"], [[cell]])
     assert table_text(["a"], [[cell]]) == "a\nx"
+
+
+def test_a_sentence_under_a_short_label_may_break():
+    label = Markup("spearman<br><small>rank correlation of index and risk</small>", "spearman")
+    assert "nowrap" not in table_html(["check"], [[label]]).split("<tbody>")[1]
+    assert "nowrap" in table_html(["target"], [["≤ -0.9"]]).split("<tbody>")[1]
+    assert "nowrap" in table_html(["verdict"], [[Markup("<b>✓</b> passes", "✓ passes")]])
