@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lib.linear.checks import as_tensor, check_number
+from lib.linear.checks import as_tensor, check_broadcast, check_number
 
 AngleTail = Callable[[Tensor], Tensor]
 
@@ -255,6 +255,7 @@ def _relative_distance(epsilon: float | Tensor, norm: float | Tensor) -> Tensor:
     """Check the hypotheses of Lemma 14 and return epsilon / norm."""
     epsilon = as_tensor(epsilon).to(torch.float64)
     norm = as_tensor(norm).to(torch.float64)
+    check_broadcast(epsilon=epsilon, norm=norm)
     if not bool(((norm > 0) & torch.isfinite(norm)).all()):
         raise ValueError(f"the norm must be positive and finite, got {float(norm.min()):.6g}")
     ratio = epsilon / norm
@@ -282,9 +283,11 @@ def _bound(
         far = _tail(angle_tail, (last - beta).clamp(min=0)) ** n
         return near + (1 - near) * far if sharp else near + far
 
+    check_broadcast(n=n, delta=last)
     if beta is None:
         return _minimise(value, *torch.broadcast_tensors(n, last))
     beta = as_tensor(beta, n.device).to(torch.float64)
+    check_broadcast(n=n, delta=last, beta=beta)
     if not bool(((beta >= 0) & (beta <= last + _FLOAT32_ROUNDING)).all()):
         raise ValueError(
             f"beta must lie in [0, {float(last.min()):.6g}], got values from "

@@ -157,6 +157,29 @@ def check_nonzero(name: str, vector: Tensor) -> None:
         raise ValueError(f"{name} must not be the zero vector: it has no direction")
 
 
+def check_broadcast(**tensors: Tensor) -> None:
+    """Raise ValueError unless tensors broadcast with each other.
+
+    Args:
+        **tensors: tensors by argument name.
+
+    Raises:
+        ValueError: if their shapes do not broadcast.
+
+    Example:
+        >>> check_broadcast(n=torch.ones(3), beta=torch.ones(2))
+        Traceback (most recent call last):
+        ValueError: n (3,) and beta (2,) must broadcast; add dimensions of size 1 where they should
+    """
+    try:
+        torch.broadcast_shapes(*(tensor.shape for tensor in tensors.values()))
+    except RuntimeError:
+        shapes = " and ".join(f"{name} {tuple(value.shape)}" for name, value in tensors.items())
+        raise ValueError(
+            f"{shapes} must broadcast; add dimensions of size 1 where they should"
+        ) from None
+
+
 def check_count(name: str, value: int, minimum: int = 1) -> int:
     """Return an integer count, or raise ValueError.
 

@@ -54,8 +54,10 @@ def balanced_factors(
     check_nonzero("vector", target)
     depth = check_count("depth", depth)
     width = target.shape[-1] if width is None else check_count("width", width)
-    norm = torch.linalg.vector_norm(target, dim=-1, keepdim=True)
-    units = [target / norm]
+    largest = target.abs().amax(-1, keepdim=True)  # first, so that no square over- or underflows
+    relative = torch.linalg.vector_norm(target / largest, dim=-1, keepdim=True)
+    norm = largest * relative
+    units = [target / largest / relative]
     for _ in range(depth - 1):
         shape = (*target.shape[:-1], width)
         draw = torch.randn(shape, generator=generator, dtype=torch.float64, device=generator.device)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lib.linear.checks import check_nonzero, prepare, to_float64
+from lib.linear.checks import check_broadcast, check_nonzero, prepare, to_float64
 
 
 def angle(a: Tensor, b: Tensor, signed: bool = False) -> Tensor:
@@ -32,7 +32,7 @@ def angle(a: Tensor, b: Tensor, signed: bool = False) -> Tensor:
         (...).
 
     Raises:
-        ValueError: if a vector is zero, dimensions differ, or a value is NaN or infinite.
+        ValueError: if a vector is zero, dimensions do not fit, or a value is NaN or infinite.
 
     Example:
         >>> a, b = torch.tensor([1.0, 0.0]), torch.tensor([-1.0, 1.0])
@@ -44,6 +44,7 @@ def angle(a: Tensor, b: Tensor, signed: bool = False) -> Tensor:
         raise ValueError(
             f"a and b must have the same last dimension, got {tuple(a.shape)} and {tuple(b.shape)}"
         )
+    check_broadcast(a=a, b=b)
     a, b = _unit("a", a), _unit("b", b)
     apart = torch.linalg.vector_norm(a - b, dim=-1)
     opposite = torch.linalg.vector_norm(a + b, dim=-1)

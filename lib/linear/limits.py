@@ -259,7 +259,7 @@ def _polish(rows: Tensor, support: Tensor) -> tuple[Tensor, Tensor]:
 def _raise_unsolved(position: int, batch: torch.Size, on_boundary: bool) -> None:
     """Say which data set has no certified maximum-margin solution, and why that may be."""
     index = torch.unravel_index(torch.tensor(position), batch) if batch else ()
-    name = f"inputs[{', '.join(str(int(i)) for i in index)}]"
+    name = f"inputs[{', '.join(str(int(i)) for i in index)}]" if batch else "inputs"
     if on_boundary:
         raise ValueError(
             f"the labels of {name} are not separable through the origin: inputs must have no "
@@ -267,5 +267,6 @@ def _raise_unsolved(position: int, batch: torch.Size, on_boundary: bool) -> None
         )
     raise RuntimeError(
         f"no maximum-margin solution of {name} meets its optimality conditions to "
-        f"{_KKT_TOLERANCE:g}; the teacher's smallest margin there is too small for float64"
+        f"{_KKT_TOLERANCE:g}; the teacher's smallest margin there is too small for float64, or "
+        "the lengths of the examples differ by too many powers of ten"
     )

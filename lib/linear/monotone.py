@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lib.linear.checks import check_count
+from lib.linear.checks import check_count, check_nonzero
 from lib.linear.geometry import angle
 from lib.linear.risk import expected_risk, transfer_risk
 
@@ -81,7 +81,8 @@ def monotonicity(
         A `Monotonicity`; `index, risk = monotonicity(...)` works too.
 
     Raises:
-        ValueError: if a count is below 1, or the learner returns zero weights or the wrong shape.
+        ValueError: if a count is below 1, or the learner returns the wrong shape, zero weights or
+            weights that are not finite.
 
     Example:
         By Lemma 6 one more example always helps the distilled student.
@@ -126,6 +127,9 @@ def _learn(learner: Learner, inputs: Tensor, teacher: Tensor) -> Tensor:
             f"learner must return weights of shape {expected} for inputs of shape "
             f"{tuple(inputs.shape)}, got {got}"
         )
+    if not bool(torch.isfinite(weights).all()):
+        raise ValueError("learner must return finite weights, got NaN or infinity")
+    check_nonzero("weights returned by learner", weights)
     return weights
 
 

@@ -241,6 +241,20 @@ def uniform(theta):
         (lambda: risk_bound(lambda theta: theta * math.nan, 2), "angle_tail must map"),
         (lambda: risk_bound(lambda theta: 0.5, 2), "angle_tail must map"),
         (lambda: sharp_risk_bound(uniform, 0), "n must be an integer >= 1"),
+        (
+            lambda: risk_bound(uniform, torch.tensor([1, 2, 3]), beta=torch.tensor([0.1, 0.2])),
+            r"n \(3,\) .* beta \(2,\) must broadcast",
+        ),
+        (
+            lambda: approximate_risk_bound(
+                uniform, torch.tensor([1, 2, 3]), torch.tensor([0.1, 0.2]), 1.0
+            ),
+            r"n \(3,\) and delta \(2,\) must broadcast",
+        ),
+        (
+            lambda: lemma14_angle(torch.tensor([0.1, 0.2]), torch.ones(3)),
+            r"epsilon \(2,\) and norm \(3,\) must broadcast",
+        ),
         (lambda: approximate_risk_bound(uniform, 2, 0.4, 1.0), "pi/8"),
         (lambda: approximate_risk_bound(uniform, 2, 0.6, 1.0), "epsilon must lie in"),
         (lambda: approximate_risk_bound(uniform, 2, -0.1, 1.0), "epsilon must lie in"),

@@ -55,6 +55,15 @@ def test_every_balanced_factor_has_the_same_norm_and_rank_one():
         assert (values[1:] < 1e-14).all()
 
 
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_balanced_factors_of_very_short_and_very_long_vectors(size):
+    vector = size * torch.tensor([3.0, 4.0], dtype=torch.float64)
+    factors = balanced_factors(vector, 2, seeded())
+    norms = torch.stack([factor.norm() for factor in factors])
+    assert torch.allclose(norms, torch.full_like(norms, (5 * size) ** 0.5))
+    assert torch.allclose(end_to_end(factors) / size, vector / size)
+
+
 def test_width_is_the_dimension_by_default_and_the_generator_decides():
     vector = normal(1, 5)
     first, again, other = (balanced_factors(vector, 3, seeded(seed)) for seed in (1, 1, 2))

@@ -86,6 +86,7 @@ def test_angle_broadcasts_and_keeps_the_dtype():
         (torch.ones(2), torch.ones(3), "same last dimension"),
         (torch.ones(2), torch.tensor(1.0), "same last dimension"),
         (torch.ones(2), torch.tensor([1.0, math.nan]), "b must be finite"),
+        (torch.ones(3, 2), torch.ones(4, 2), r"a \(3, 2\) and b \(4, 2\) must broadcast"),
     ],
 )
 def test_angle_refuses(a, b, message):

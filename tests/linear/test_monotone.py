@@ -123,7 +123,8 @@ def test_risk_of_a_student_that_points_the_wrong_way_uses_the_signed_angle():
         (student_limit, 2, 0, "n_sets must be an integer >= 1"),
         (lambda x, w: w, 2, 5, r"weights of shape \(5, 20\)"),
         (lambda x, w: None, 2, 5, "NoneType"),
-        (lambda x, w: torch.zeros(5, 20), 2, 5, "zero vector"),
+        (lambda x, w: torch.zeros(5, 20), 2, 5, "weights returned by learner must not be the zero"),
+        (lambda x, w: torch.full((5, 20), math.nan), 2, 5, "learner must return finite weights"),
     ],
 )
 def test_bad_arguments_are_named(learner, n, n_sets, message):
