@@ -88,11 +88,12 @@ def main() -> None:
     parser.add_argument("--dimension", type=int, default=64)
     parser.add_argument("--examples", type=int, default=12)
     parser.add_argument("--growth", type=float, default=24.0)
-    parser.add_argument("--scale", type=float, default=0.01)
+    parser.add_argument("--scale", type=float, default=0.001)
     parser.add_argument("--steps", type=int, default=0, help="normalised descent instead of flow")
     parser.add_argument("--data", choices=["planted", "gaussian"], default="planted")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
     for case in CASES:
         print(json.dumps(measure(*case, arguments)), flush=True)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lib.implicit.checks import choice, count, positive
-from lib.implicit.spectrum import NORMS, multiplicity, norm_value, signal
+from lib.implicit.spectrum import NORMS, multiplicity, signal
 
 _SIGNED_ROWS = {
     "E1": ((2, -2, 1), (-2, 3, 0)),
@@ -57,21 +57,24 @@ def random_separable(
     norm: str = "l2",
     support: int | None = None,
     inactive: float = 0.4,
+    noise: float = 1.0,
     batch: tuple[int, ...] = (),
 ) -> tuple[Tensor, Tensor, Tensor]:
     r"""Return random separable data together with their maximum-margin predictor.
 
     The optimum is drawn first and Gaussian data are then made to fit it: a predictor beta, k
-    support vectors with multipliers $\alpha$ and a dual vector z with $z^\top \beta = \|\beta\|$,
+    support vectors with multipliers $\alpha_n$ in [1/2, 3/2], and a dual vector z of dual norm one
+    with $z^\top \beta = \|\beta\|$,
 
-    $$a_n^\top \beta = 1 \text{ for } n \le k, \qquad a_n^\top \beta > 1 \text{ for the others},
+    $$a_n^\top \beta = 1 \text{ for } n \le k, \qquad a_n^\top \beta \ge 5/4 \text{ for the others},
       \qquad \sum_{n \le k} \alpha_n a_n = z .$$
 
-    Gaussian examples satisfy these linear equations after the smallest change. By convex duality
-    beta is the optimum, and the only one, because its support has k coefficients with the moduli
-    of z equal to one there and at most `inactive` elsewhere. Data drawn without such care have
-    inactive moduli above 0.9 in 64 dimensions, and a network of depth two approaches its limit like
-    T^{-(1 - inactive)} only.
+    Gaussian rows of length about `noise` satisfy these linear equations after the smallest change.
+    By convex duality beta is the optimum. For "l1" and "fourier-l1" it has k active coefficients,
+    where z has modulus one, and z is at most `inactive` elsewhere. Each support vector is given one
+    active coefficient of its own before the noise is added: that makes the optimum unique and
+    well conditioned. It matters for training, which at depth two approaches its limit like
+    T^{-(1 - inactive)}: plain Gaussian data in 64 dimensions have inactive moduli above 0.9.
 
     **Source**: optimality conditions of the maximum-margin problem.
 
@@ -84,6 +87,7 @@ def random_separable(
             (conjugate pairs count once); at most n and the number of coefficients, and for "l2" at
             most D; None for about an eighth of the dimension.
         inactive: largest modulus of z off the support, in [0, 1).
+        noise: root mean square length of the Gaussian part of a row, > 0.
         batch: shape of a batch of independent data sets.
 
     Returns:
@@ -111,13 +115,13 @@ def random_separable(
     if inactive != 0:
         positive("inactive", inactive, high=1 - 1e-9)
     options = {"generator": generator, "device": generator.device, "dtype": torch.float64}
+    noise = positive("noise", noise)
     alpha = 0.5 + torch.rand(*batch, support, **options)
-    beta, dual = _optimum(dimension, support, norm, inactive, batch, options)
-    # scale the predictor so that the multipliers' sum is its norm, as duality asks
-    beta = beta * (alpha.sum(-1) / norm_value(beta, norm)).unsqueeze(-1)
-    wanted = torch.ones(*batch, n, **{k: v for k, v in options.items() if k != "generator"})
-    wanted[..., support:] += 0.25 + torch.rand(*batch, n - support, **options)
-    rows = torch.randn(*batch, n, dimension, **options) / math.sqrt(dimension)
+    base, beta, dual = _OPTIMA[norm](dimension, alpha, inactive, batch, options)
+    extra = torch.rand(*batch, n - support, **options)
+    wanted = torch.cat([torch.ones_like(alpha), 1.25 + extra], -1)
+    rows = noise / math.sqrt(dimension) * torch.randn(*batch, n, dimension, **options)
+    rows[..., :support, :] += base
     excess = wanted - (rows @ beta.unsqueeze(-1)).squeeze(-1)
     rows = rows + excess.unsqueeze(-1) * _over_square(beta).unsqueeze(-2)
     missing = dual - (alpha.unsqueeze(-2) @ rows[..., :support, :]).squeeze(-2)
@@ -133,23 +137,47 @@ def _over_square(vector: Tensor) -> Tensor:
     return vector / (vector**2).sum(-1, keepdim=True)
 
 
-def _optimum(
-    dimension: int, support: int, norm: str, inactive: float, batch: tuple[int, ...], options: dict
-) -> tuple[Tensor, Tensor]:
-    """A random predictor, and the dual vector z of dual norm one with z.beta = |beta|."""
-    if norm == "l2":
-        beta = torch.randn(*batch, dimension, **options)
-        return beta, beta / torch.linalg.vector_norm(beta, dim=-1, keepdim=True)
-    size = dimension // 2 + 1 if norm == "fourier-l1" else dimension
-    phases = torch.randn(*batch, size, **options)
-    if norm == "fourier-l1":
-        imaginary = torch.randn(*batch, size, **options)
-        phases = torch.complex(phases, imaginary * (multiplicity(dimension, phases.device) > 1))
+def _l2_optimum(
+    dimension: int, alpha: Tensor, inactive: float, batch: tuple[int, ...], options: dict
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Support vectors, predictor and dual vector: any direction, of length sum(alpha)."""
+    dual = torch.randn(*batch, dimension, **options)
+    dual = dual / torch.linalg.vector_norm(dual, dim=-1, keepdim=True)
+    base = torch.randn(*batch, alpha.shape[-1], dimension, **options) / math.sqrt(dimension)
+    return base, alpha.sum(-1, keepdim=True) * dual, dual
+
+
+def _sparse_optimum(
+    size: int, weight: Tensor, phases: Tensor, alpha: Tensor, inactive: float, options: dict
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same in coefficients of moduli `alpha` / `weight` on the support, and given phases."""
+    support = alpha.shape[-1]
     phases = phases / phases.abs()
-    order = torch.rand(*batch, size, **options).argsort(-1)
-    active = order < support
-    dual = torch.where(active, 1.0, inactive * torch.rand(*batch, size, **options)) * phases
-    beta = active * (0.5 + torch.rand(*batch, size, **options)) * phases
-    if norm == "l1":
-        return beta, dual
-    return signal(beta, dimension), signal(dual, dimension)
+    order = torch.rand(phases.shape, **options).argsort(-1)[..., :support]
+    own = torch.nn.functional.one_hot(order, size).to(torch.float64)
+    active = own.sum(-2)
+    moduli = active + (1 - active) * inactive * torch.rand(phases.shape, **options)
+    beta = (alpha.unsqueeze(-2) @ own).squeeze(-2) / weight
+    return own / alpha.unsqueeze(-1) * phases.unsqueeze(-2), beta * phases, moduli * phases
+
+
+def _l1_optimum(
+    dimension: int, alpha: Tensor, inactive: float, batch: tuple[int, ...], options: dict
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Support vectors along the active coordinates, with random signs."""
+    signs = torch.randn(*batch, dimension, **options)
+    return _sparse_optimum(dimension, torch.ones_like(signs), signs, alpha, inactive, options)
+
+
+def _fourier_optimum(
+    dimension: int, alpha: Tensor, inactive: float, batch: tuple[int, ...], options: dict
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Support vectors along the active waves, with random phases."""
+    weight = multiplicity(dimension, alpha.device)
+    real, imaginary = torch.randn(2, *batch, len(weight), **options)
+    phases = torch.complex(real, imaginary * (weight > 1))
+    parts = _sparse_optimum(len(weight), weight, phases, alpha, inactive, options)
+    return tuple(signal(part, dimension) for part in parts)
+
+
+_OPTIMA = {"l2": _l2_optimum, "l1": _l1_optimum, "fourier-l1": _fourier_optimum}

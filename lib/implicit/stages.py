@@ -22,6 +22,8 @@ from lib.implicit.runge_kutta import StageSolver
 from lib.implicit.training import TrainingProblem
 
 _MOST_ITERATIONS = 12
+_JITTER = 1e-15  # relative; keeps the factorisation positive definite when rounding would not
+_TINY_SHARE = 1e-20
 _TRIALS = 4  # iterations after which a correction that grows ends the attempt
 
 
@@ -69,18 +71,17 @@ def stage_solver(problem: TrainingProblem, rows: Tensor, tolerance: float) -> St
         The solver, for `runge_kutta_step`.
 
     Example:
-        For depth one and one example the solution is known + h x.
+        For two equal layers, one coordinate and one example it is w = 1 + h x w.
 
         >>> from lib.implicit import DiagonalNetwork
         >>> from lib.implicit.training import training_problem
-        >>> x, y, w = torch.tensor([[[3.0]]]), torch.ones(1), torch.tensor([[[1.0]]])
-        >>> problem = training_problem(DiagonalNetwork(1), x, y, "exponential", w, None, 1.0, ())
+        >>> x, y, w = torch.tensor([[[3.0]]]), torch.ones(1), torch.ones(2, 1, 1)
+        >>> problem = training_problem(DiagonalNetwork(2), x, y, "exponential", w, None, 1.0, ())
         >>> solve = stage_solver(problem, problem.rows, 1e-6)
-        >>> h, memory = torch.tensor([0.5]).double(), torch.zeros(1, 1).double()
-        >>> solve(problem.start / problem.start, h, problem.start, memory)[0]
-        tensor([[4.]], dtype=torch.float64)
+        >>> h, memory = torch.tensor([0.1]).double(), torch.zeros(1, 1).double()
+        >>> solve(problem.start, h, problem.start, memory)[0]  # 1 / (1 - 0.3)
+        tensor([[1.4286, 1.4286]], dtype=torch.float64)
     """
-    identity = torch.eye(rows.shape[-2], dtype=rows.dtype, device=rows.device)
 
     def correct(
         known: Tensor, length: Tensor, state: Tensor, logits: Tensor
@@ -96,12 +97,9 @@ def stage_solver(problem: TrainingProblem, rows: Tensor, tolerance: float) -> St
         steepness = torch.sigmoid(margins) if problem.loss == "logistic" else ones
         moved = _margins(rows, network.pushforward(problem.unpack(missing)))
         right = log_slopes(margins, problem.loss) - logits - steepness * moved
-        right = right - (shares * right).sum(-1, keepdim=True)
-        spread = torch.diag_embed(shares) - shares.unsqueeze(-1) * shares.unsqueeze(-2)
-        reaction = (scale * steepness).unsqueeze(-1) * network.gram(rows) @ spread
-        change = torch.linalg.solve_ex(identity + reaction, right.unsqueeze(-1))[0].squeeze(-1)
-        pull = _combine((spread @ change.unsqueeze(-1)).squeeze(-1), rows)
-        return missing + scale * pack(network.adjoint(pull)), change
+        matrix = scale.unsqueeze(-1) * network.gram(rows)
+        traded, change = _share_correction(matrix, shares, steepness, right)
+        return missing + scale * pack(network.adjoint(_combine(traded, rows))), change
 
     def solve_stage(
         known: Tensor, length: Tensor, guess: Tensor, memory: Tensor
@@ -124,6 +122,27 @@ def stage_solver(problem: TrainingProblem, rows: Tensor, tolerance: float) -> St
         return state, logits, done
 
     return solve_stage
+
+
+def _share_correction(
+    matrix: Tensor, shares: Tensor, steepness: Tensor, right: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Solve Delta l = r - c * (M q) with q = (diag p - p p^T) Delta l; return q and Delta l.
+
+    With q_n / p_n = Delta l_n - s and g = (c p)^{1/2} it is the positive definite system
+    (1 + g M g) v = g (r - s) / c, q = g v, where s makes the sum of q zero.
+    """
+    root = (steepness * shares).sqrt()
+    system = root.unsqueeze(-1) * matrix * root.unsqueeze(-2)
+    size = torch.diagonal(system, dim1=-2, dim2=-1)
+    size.add_(1 + _JITTER * size.sum(-1, keepdim=True))
+    factor = torch.linalg.cholesky_ex(system)[0]
+    sides = torch.stack([root * right / steepness, root / steepness], -1)
+    first, second = (root.unsqueeze(-1) * torch.cholesky_solve(sides, factor)).unbind(-1)
+    offset = first.sum(-1, keepdim=True) / second.sum(-1, keepdim=True)
+    traded = first - offset * second
+    direct = right - steepness * (matrix @ traded.unsqueeze(-1)).squeeze(-1)
+    return traded, torch.where(shares > _TINY_SHARE, traded / shares + offset, direct)
 
 
 def _margins(rows: Tensor, predictor: Tensor) -> Tensor:
