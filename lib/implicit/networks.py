@@ -229,7 +229,7 @@ class DenseNetwork(_LayeredNetwork):
 
     Attributes:
         depth: L >= 1, the number of weight layers.
-        width: the hidden widths d_1 = ... = d_{L-1}; None for D.
+        width: the width of every hidden layer; None for D.
 
     Example:
         >>> DenseNetwork(2).predictor([torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.ones(2)])
