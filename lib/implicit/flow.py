@@ -50,7 +50,7 @@ def log_time_flow(
         network: `DenseNetwork`, `ConvolutionalNetwork`, `DiagonalNetwork` or `HomogeneousNetwork`.
         inputs: (..., N, D), rows are examples; leading dimensions are data sets.
         labels: (..., N), -1 or +1.
-        growth: the final E in (0, 30]; beyond it float64 cannot resolve margins of size e^E to one.
+        growth: the final E in (0, 40]; beyond about 34 float64 cannot always resolve the margins.
         generator: draws the initial weights; may be None when `weights` is given.
         scale: standard deviation of the initial weights.
         loss: "exponential" or "logistic".
@@ -76,7 +76,7 @@ def log_time_flow(
         >>> log_time_flow(DenseNetwork(1), inputs, labels, 20, torch.Generator()).direction[-1]
         tensor([-0.6000, -0.8000], dtype=torch.float64)
     """
-    growth = positive("growth", growth, high=30)
+    growth = positive("growth", growth, high=40)
     records, most_steps = count("records", records), count("most_steps", most_steps)
     tolerance = positive("tolerance", tolerance, high=0.1)
     problem = training_problem(network, inputs, labels, loss, weights, generator, scale, batch)

@@ -34,7 +34,7 @@ def margin_vertices(inputs: Tensor, labels: Tensor) -> Tensor:
         labels: (N,), -1 or +1.
 
     Returns:
-        (V, D), float64, without repetitions.
+        (V, D), float64, without repetitions; none when the examples are not separable.
 
     Raises:
         ValueError: if an argument does not fit or there are too many systems.
@@ -54,9 +54,11 @@ def margin_vertices(inputs: Tensor, labels: Tensor) -> Tensor:
         )
     found = [_vertices_of_size(rows, size) for size in range(1, min(n, d) + 1)]
     vertices = torch.cat(found)
+    if not len(vertices):
+        return vertices
     rounded = (vertices / vertices.abs().amax().clamp(min=1e-300) * 1e9).round()
     _, place = rounded.unique(dim=0, return_inverse=True)
-    first = torch.full((int(place.max()) + 1 if len(place) else 0,), len(place))
+    first = torch.full((int(place.max()) + 1,), len(place))
     first = first.scatter_reduce(0, place.cpu(), torch.arange(len(place)), "amin")
     return vertices[first.to(vertices.device)]
 
