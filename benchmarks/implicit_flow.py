@@ -3,8 +3,8 @@
     python -m benchmarks.implicit_flow [--sets 20] [--compared 2] [--dimension 32]
 
 Both sides follow the same flow from the same starts to log |w|^L = 20, the batch at its default
-tolerance of 1e-7 and BDF at a relative tolerance of 1e-9, each relative to the weights; scipy solves
-only the first `--compared` problems. One JSON line for each network.
+tolerance of 1e-7 and BDF at a relative tolerance of 1e-9, each relative to the weights; scipy
+solves only the first `--compared` problems. One JSON line for each network.
 """
 
 import argparse
