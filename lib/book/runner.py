@@ -84,8 +84,8 @@ def run(
         root: the checkout.
         profile: one of the profiles.
         wanted: the chapters; by default all notebooks of ``_toc.yml``.
-        jobs: how many run at a time, 1 or more; by default one per core, 4 at most. Each gets
-            ``cores // jobs`` threads, however many are running.
+        jobs: how many run at a time, 1 or more; by default one per core, 4 at most. Each computes
+            with one thread: its tensors are small, and sums then have one order on every machine.
         force: execute also what is fresh.
 
     Returns:
@@ -216,7 +216,7 @@ def _execute_all(root: Path, profile: str, plan: list[Job], jobs: int) -> list[s
         try:
             while waiting or running:
                 while waiting and len(running) < jobs:
-                    begun = _begin(root, profile, waiting.pop(0), core_count() // jobs)
+                    begun = _begin(root, profile, waiting.pop(0))
                     running[pool.submit(begun.process.wait)] = begun
                 failed += _collect(root, profile, running, len(stale))
         except BaseException:
@@ -249,7 +249,7 @@ def _collect(root: Path, profile: str, running: dict[Future, Running], total: in
     return failed
 
 
-def _begin(root: Path, profile: str, job: Job, threads: int) -> Running:
+def _begin(root: Path, profile: str, job: Job) -> Running:
     _say(f"  {job.chapter}: started ({'; '.join(_shortened(job.reasons))})")
     for path in (
         key_path(root, profile, job.chapter),
@@ -271,13 +271,13 @@ def _begin(root: Path, profile: str, job: Job, threads: int) -> Running:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=noise,
-            env=os.environ | _environment(root, profile, job, folder, threads),
+            env=os.environ | _environment(root, profile, job, folder),
             start_new_session=True,
         )
     return Running(job, process, folder, time.monotonic())
 
 
-def _environment(root: Path, profile: str, job: Job, folder: Path, threads: int) -> dict[str, str]:
+def _environment(root: Path, profile: str, job: Job, folder: Path) -> dict[str, str]:
     """Returns what a kernel is told: where it is, for whom it works, how many threads it has."""
     values = job.own | job.changes
     return {
@@ -291,7 +291,7 @@ def _environment(root: Path, profile: str, job: Job, folder: Path, threads: int)
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         "PYTHONHASHSEED": "0",
-        **{f"{name}_NUM_THREADS": str(max(1, threads)) for name in _THREADS},
+        **{f"{name}_NUM_THREADS": "1" for name in _THREADS},
     }
 
 
