@@ -51,6 +51,23 @@ def leave_one_out_products(factors: Layers) -> list[Tensor]:
     return [left * right for left, right in zip(before, reversed(after), strict=True)]
 
 
+def squared_norm(weights: Layers) -> Tensor:
+    """Return the sum of squares of all layers' entries, (...), given one vector or matrix each.
+
+    Args:
+        weights: layers; the last has shape (..., d), the others (..., d) or (..., d, d').
+
+    Returns:
+        (...), the batch dimensions of the last layer.
+
+    Example:
+        >>> squared_norm([torch.ones(3), torch.ones(3)])
+        tensor(6.)
+    """
+    batch = weights[-1].ndim - 1
+    return sum((layer.flatten(batch) ** 2).sum(-1) for layer in weights)
+
+
 @dataclass(frozen=True)
 class Linearisation:
     """A network at given weights w, and its derivative there.
@@ -189,9 +206,7 @@ class _LayeredNetwork:
         layers = self._layers(weights)
         if self.depth == 1:
             return torch.zeros_like(layers[0][..., 0])
-        batch = layers[-1].ndim - 1
-        square = sum((layer.flatten(batch) ** 2).sum(-1) for layer in layers)
-        return (self.depth - 1) * square ** ((self.depth - 2) / 2)
+        return (self.depth - 1) * squared_norm(layers) ** ((self.depth - 2) / 2)
 
     def _layers(self, weights: Layers) -> tuple[Tensor, ...]:
         layers = tuple(weights)
