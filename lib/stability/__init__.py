@@ -1,0 +1,1 @@
+"""Edge of stability (Cohen et al.): sharpness, and gradient descent beside it."""
