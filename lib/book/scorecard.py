@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lib.book.claim_files import Claim, Source, load_sources
 from lib.book.html import Markup, number, show, table_html, table_text
+from lib.book.notebooks import chapter_path
 from lib.book.records import read_record, records_path, results_path
 from lib.book.rules import NOT_RUN, VERDICTS, describe, rule_hash, verdict
 from lib.book.session import PROFILES, current_profile, find_root, inside_runner
@@ -142,7 +143,7 @@ def _row(root: Path, standing: Standing) -> list[object]:
     every = [standing, *recorded(root, claim, without=standing.profile)]
     paper = claim.paper or "—"
     return [
-        _claim_cell(claim),
+        _claim_cell(root, claim),
         Markup(f"<small>{html.escape(paper)}</small>", paper),
         _joined([line for entry in every for line in _ours(entry, alone=len(every) == 1)]),
         _joined([_verdict_line(entry) for entry in every]),
@@ -160,11 +161,13 @@ def _verdict_line(standing: Standing) -> Markup:
     )
 
 
-def _claim_cell(claim: Claim) -> Markup:
-    """Returns label, section and a link to the chapter, with what the claim says below."""
+def _claim_cell(root: Path, claim: Claim) -> Markup:
+    """Returns label, section and a link to the chapter if it is written, with what is claimed."""
     base = "" if inside_runner() else SITE
     anchor = "claim-" + claim.id.replace(".", "-")
-    link = f'<a href="{base}{claim.chapter}.html">{html.escape(claim.label)}</a>'
+    link = html.escape(claim.label)
+    if chapter_path(root, claim.chapter).exists():
+        link = f'<a href="{base}{claim.chapter}.html">{link}</a>'
     section = "" if claim.label.startswith("Section") else f"Section {html.escape(claim.section)}, "
     place = f"<small>{section}<code>{claim.id}</code></small>"
     says = f"<br><small>{html.escape(claim.says)}</small>"
@@ -175,7 +178,7 @@ def _ours(standing: Standing, alone: bool) -> list[Markup]:
     """Returns a line per check: its name, our value and the rule; the note where there is none."""
     prefix = "" if alone else f"{standing.profile}: "
     if not standing.values:
-        words = prefix + (standing.note or "—")
+        words = prefix + (standing.note or standing.claim.why or "—")
         return [Markup(f"<small>{html.escape(words)}</small>", words)]
     lines = []
     for rule in standing.claim.checks:

@@ -121,3 +121,22 @@ def test_the_summary_counts_every_claim_once(book, page, capsys):
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["✓", "reproduced", "1"] in rows
     assert sum(int(row[-1]) for row in rows[1:-1]) == 1
+
+
+def test_a_claim_stated_before_its_chapter_waits_and_links_nowhere(book, page, capsys):
+    page(0.5)
+    text = (book.root / "data/claims/toy.yml").read_text()
+    later = text[text.index("  - id: toy.sum") :].replace("toy.sum", "toy.later")
+    later = later.replace("chapter: part/sum", "chapter: part/later")
+    expect = '    expect: not run at this profile\n    why: its chapter comes later\n    paper: "0.5"'
+    waiting = text + later.replace('    paper: "0.5"', expect)
+    book.write("data/claims/toy.yml", waiting)
+    page(0.5)
+    assert print_scorecard(book.root, "quick", check=True) == 0
+    assert "wait for chapters not written yet: 1" in capsys.readouterr().out
+    (source,) = load_sources(book.root)
+    cells = [scorecard._claim_cell(book.root, claim).html for claim in source.claims]
+    assert ["<a " in cell for cell in cells] == [True, False]
+    book.write("data/claims/toy.yml", text + later)
+    assert print_scorecard(book.root, "quick", check=True) == 1
+    assert "toy.later" in capsys.readouterr().err
