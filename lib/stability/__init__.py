@@ -7,11 +7,29 @@ from lib.stability.hessian import (
     hessian_vector_product,
     sharpness,
 )
+from lib.stability.quadratic import growth_factor, quadratic_descent, stability_threshold
+from lib.stability.toy import (
+    product_descent,
+    product_flow_sharpness,
+    product_hessian,
+    product_loss,
+    product_sharpness,
+    self_stabilisation,
+)
 
 __all__ = [
     "Sharpness",
     "SharpnessError",
     "dense_hessian",
+    "growth_factor",
     "hessian_vector_product",
+    "product_descent",
+    "product_flow_sharpness",
+    "product_hessian",
+    "product_loss",
+    "product_sharpness",
+    "quadratic_descent",
+    "self_stabilisation",
     "sharpness",
+    "stability_threshold",
 ]
