@@ -128,7 +128,9 @@ def test_a_claim_stated_before_its_chapter_waits_and_links_nowhere(book, page, c
     text = (book.root / "data/claims/toy.yml").read_text()
     later = text[text.index("  - id: toy.sum") :].replace("toy.sum", "toy.later")
     later = later.replace("chapter: part/sum", "chapter: part/later")
-    expect = '    expect: not run at this profile\n    why: its chapter comes later\n    paper: "0.5"'
+    expect = (
+        '    expect: not run at this profile\n    why: its chapter comes later\n    paper: "0.5"'
+    )
     waiting = text + later.replace('    paper: "0.5"', expect)
     book.write("data/claims/toy.yml", waiting)
     page(0.5)
