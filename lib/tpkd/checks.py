@@ -43,7 +43,6 @@ def prepare(
     *,
     zeros: Collection[str] = (),
     compute: torch.dtype | None = torch.float64,
-    extra_shape: tuple[int, ...] = (),
     **logits: Tensor,
 ) -> Prepared:
     """Check logits (..., K) and labels (...) against each other and bring them to one shape.
@@ -53,7 +52,6 @@ def prepare(
         zeros: names of the arguments that may hold -inf, a probability of zero. With labels, one
             logit other than the label's must be finite; without, any one.
         compute: dtype of the returned logits; None for float64 if one of them is, else float32.
-        extra_shape: leading dimensions of further arguments, checked before, to broadcast with.
         **logits: (..., K) real, by argument name, K >= 3.
 
     Returns:
@@ -79,7 +77,7 @@ def prepare(
     if labels is not None:
         labels = check_labels(labels, classes)
     _same_device(tensors)
-    shape = _common_shape(tensors, extra_shape)
+    shape = _common_shape(tensors)
     if labels is not None:
         labels = labels.expand(shape)
     converted = []
@@ -91,6 +89,33 @@ def prepare(
             _check_support(name, tensor, labels)
         converted.append(tensor)
     return Prepared(tuple(converted), labels, dtype)
+
+
+def prepare_pair(student_logits: Tensor, teacher_logits: Tensor, labels: Tensor) -> Prepared:
+    """Check a student against a teacher, whose logits may be -inf, as `prepare` does.
+
+    Args:
+        student_logits: (..., K) real and finite, K >= 3.
+        teacher_logits: (..., K) real; -inf is a probability of zero, but not for all other classes.
+        labels: (...) of an integer dtype, in [0, K).
+
+    Returns:
+        A `Prepared` in float64, student first.
+
+    Raises:
+        ValueError: if an argument does not fit.
+
+    Example:
+        >>> pair = prepare_pair(torch.zeros(2, 3), torch.zeros(3), torch.tensor(0))
+        >>> pair.logits[1].shape
+        torch.Size([2, 3])
+    """
+    return prepare(
+        labels,
+        zeros=("teacher_logits",),
+        student_logits=student_logits,
+        teacher_logits=teacher_logits,
+    )
 
 
 def others(labels: Tensor, classes: int) -> Tensor:
@@ -238,6 +263,23 @@ def check_number(
     return number
 
 
+def check_beside(name: str, value: Tensor, batch: torch.Size) -> None:
+    """Raise ValueError unless value (...) broadcasts with the leading dimensions of the logits.
+
+    Args:
+        name: the argument's name.
+        value: the tensor to check.
+        batch: the leading dimensions.
+    """
+    try:
+        torch.broadcast_shapes(value.shape, batch)
+    except RuntimeError:
+        raise ValueError(
+            f"{name} of shape {tuple(value.shape)} must broadcast with the leading dimensions "
+            f"{tuple(batch)} of the logits; add dimensions of size 1 where it should"
+        ) from None
+
+
 def _check_tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise ValueError(
@@ -268,20 +310,19 @@ def _same_device(tensors: dict[str, Tensor]) -> None:
         raise ValueError(f"{' and '.join(places)} must lie on one device, got {seen}")
 
 
-def _common_shape(tensors: dict[str, Tensor], extra: tuple[int, ...]) -> torch.Size:
+def _common_shape(tensors: dict[str, Tensor]) -> torch.Size:
     """The broadcast leading dimensions; the label's own count whole."""
     shapes = {
         name: tensor.shape if name == "labels" else tensor.shape[:-1]
         for name, tensor in tensors.items()
     }
     try:
-        return torch.broadcast_shapes(*shapes.values(), extra)
+        return torch.broadcast_shapes(*shapes.values())
     except RuntimeError:
         seen = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
-        further = f" and further arguments {tuple(extra)}" if extra else ""
         raise ValueError(
-            f"the leading dimensions of {seen}{further} do not broadcast: logits must be "
-            "(..., K), labels (...)"
+            f"the leading dimensions of {seen} do not broadcast: logits must be (..., K), "
+            "labels (...)"
         ) from None
 
 
