@@ -1,5 +1,6 @@
 """Edge of stability (Cohen et al.): sharpness, and gradient descent beside it."""
 
+from lib.stability.descent import Descent, descend
 from lib.stability.hessian import (
     Sharpness,
     SharpnessError,
@@ -8,6 +9,7 @@ from lib.stability.hessian import (
     sharpness,
 )
 from lib.stability.quadratic import growth_factor, quadratic_descent, stability_threshold
+from lib.stability.records import CheckpointError
 from lib.stability.toy import (
     product_descent,
     product_flow_sharpness,
@@ -18,9 +20,12 @@ from lib.stability.toy import (
 )
 
 __all__ = [
+    "CheckpointError",
+    "Descent",
     "Sharpness",
     "SharpnessError",
     "dense_hessian",
+    "descend",
     "growth_factor",
     "hessian_vector_product",
     "product_descent",
