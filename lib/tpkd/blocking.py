@@ -1,4 +1,4 @@
-"""When the student is already the closest safe imitation; what protecting the label alone allows."""
+"""When the student is the closest safe imitation, and what protecting the label alone allows."""
 
 from __future__ import annotations
 
