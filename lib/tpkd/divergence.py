@@ -119,8 +119,10 @@ def largest_log_ratio(above: Tensor, below: Tensor, labels: Tensor) -> Tensor:
 def log_mixture(log_first: Tensor, log_second: Tensor, share: Tensor) -> Tensor:
     r"""Return the logarithm of (1 - s) a + s b from those of a and b, exact at both ends.
 
+    Differentiable in s inside (0, 1).
+
     Args:
-        log_first: (...), log a; -inf is allowed.
+        log_first: (...), log a; -inf only where log b is.
         log_second: (...), log b; -inf is allowed.
         share: (...), s in [0, 1].
 
@@ -132,11 +134,15 @@ def log_mixture(log_first: Tensor, log_second: Tensor, share: Tensor) -> Tensor:
         >>> log_mixture(one, one + math.log(3), torch.tensor(0.5)).exp()
         tensor(2.)
     """
-    gap = log_second - log_first
+    empty = log_first == -math.inf
+    first = torch.where(empty, 0.0, log_first)
+    gap = torch.where(empty, 0.0, log_second - first)
     near = gap.abs() <= 1
     rise = torch.log1p(share * torch.expm1(torch.where(near, gap, 0.0)))
-    far = torch.logaddexp(torch.log1p(-share) + log_first, torch.log(share) + log_second)
-    return torch.where(near, log_first + rise, far)
+    share = torch.where(near, 0.5, share)
+    gap = torch.where(near, 0.0, gap)
+    far = torch.logaddexp(torch.log1p(-share) + first, torch.log(share) + first + gap)
+    return torch.where(empty, -math.inf, torch.where(near, first + rise, far))
 
 
 def assemble(log_odds: Tensor, log_conditional: Tensor, labels: Tensor) -> Tensor:
