@@ -7,6 +7,25 @@ from lib.tpkd.blocking import (
     label_only_kl,
     label_only_optimum,
 )
+from lib.tpkd.bounds import (
+    alignment_bound,
+    alignment_extremal,
+    angle_spectrum_bound,
+    compensation_bounds,
+    distortion_limits,
+    potential,
+    potential_gradient,
+    retention_bound,
+    weighted_descent_constant,
+    weighted_step_limit,
+)
+from lib.tpkd.directions import (
+    Directions,
+    conditional_component,
+    confidence_direction,
+    directions,
+    surrogate_loss,
+)
 from lib.tpkd.frontier import (
     frontier_optimum,
     transfer_frontier,
@@ -20,6 +39,9 @@ from lib.tpkd.geometry import (
     margins,
     weighted_label_loss,
 )
+from lib.tpkd.projection import (
+    project_onto_safe_cone,
+)
 from lib.tpkd.transfer import (
     minimum_confidence,
     minimum_log_odds,
@@ -28,11 +50,20 @@ from lib.tpkd.transfer import (
 )
 
 __all__ = [
+    "Directions",
+    "alignment_bound",
+    "alignment_extremal",
+    "angle_spectrum_bound",
     "bernoulli_kl",
     "blocked_confidence_limit",
     "blocked_log_odds_limit",
+    "compensation_bounds",
+    "conditional_component",
     "conditional_kl",
     "conditional_log_probs",
+    "confidence_direction",
+    "directions",
+    "distortion_limits",
     "frontier_optimum",
     "full_kl",
     "is_blocked",
@@ -42,8 +73,15 @@ __all__ = [
     "margins",
     "minimum_confidence",
     "minimum_log_odds",
+    "potential",
+    "potential_gradient",
+    "project_onto_safe_cone",
+    "retention_bound",
     "safe_path",
+    "surrogate_loss",
     "transfer_cost",
     "transfer_frontier",
+    "weighted_descent_constant",
     "weighted_label_loss",
+    "weighted_step_limit",
 ]

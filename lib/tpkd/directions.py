@@ -1,0 +1,210 @@
+"""Update directions in logit space: the label's, the teacher's, and their safe sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lib.tpkd.checks import at_label, check_beside, check_labels, check_number, prepare
+from lib.tpkd.divergence import odds
+from lib.tpkd.projection import project_onto_safe_cone
+
+_TEACHER = ("teacher_logits",)  # the argument that may hold a probability of zero
+_LARGEST_WEIGHT = 1e30  # far from where float32 overflows
+
+
+@dataclass(frozen=True)
+class Directions:
+    r"""The directions at one student output; a step subtracts them from the logits.
+
+    Attributes:
+        label: (..., K), $h = p - e_y$, the gradient of the cross-entropy.
+        conditional: (..., K), $u = (0, r - q)$, the gradient of the conditional KL.
+        corrected: (..., K), $d$, the projection of $u$ onto the safe cone.
+        update: (..., K), $v = h + w d$ for the weight $w$.
+        compensation: (...), $\ell = -d_y \ge 0$.
+        clipped_teacher: (..., K), $\tilde q = \min(q, r + \ell)$, sum $1 - \ell$, 0 at the label.
+    """
+
+    label: Tensor
+    conditional: Tensor
+    corrected: Tensor
+    update: Tensor
+    compensation: Tensor
+    clipped_teacher: Tensor
+
+
+def directions(
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    labels: Tensor,
+    weight: float | Tensor = 0.5,
+) -> Directions:
+    r"""Return the label, conditional, corrected and complete directions.
+
+    $$h = p - e_y, \quad u = (0, r - q), \quad d = \Pi_{\mathcal K_y}(u), \quad v = h + w d, \quad
+      \tilde q_j = \min(q_j, r_j + \ell), \quad \ell = -d_y$$
+
+    Everything is computed from softmaxes of the non-target logits, so it is exact where the
+    label's probability rounds to one. A teacher probability of zero is allowed. Computed in
+    float64 if a logit tensor is float64, else in float32.
+
+    **Source**: Yuan & Tao, Sections 5.1 and 5.2, Eqs. 6 and 9; other weights Appendix C.5.
+
+    Args:
+        student_logits: (..., K), finite.
+        teacher_logits: (..., K), -inf allowed; leading dimensions broadcast.
+        labels: (...) integer, in [0, K).
+        weight: number or (...) >= 0; 1/2 in the paper.
+
+    Returns:
+        `Directions`, in the promoted dtype of the logits.
+
+    Raises:
+        ValueError: if there are fewer than 3 classes, a teacher's row is -inf outside the label, or
+            a value, shape or type does not fit.
+
+    Example:
+        >>> student = torch.tensor([0.5, 0.2, 0.3, 0.5]).log()
+        >>> teacher = torch.tensor([0.5, 0.30, 0.32, 0.38]).log()
+        >>> found = directions(student, teacher, torch.tensor(0))
+        >>> found.corrected, found.compensation
+        (tensor([-0.0500, -0.0500, -0.0200,  0.1200]), tensor(0.0500))
+    """
+    (student, teacher), labels, dtype = prepare(
+        labels,
+        zeros=_TEACHER,
+        compute=None,
+        student_logits=student_logits,
+        teacher_logits=teacher_logits,
+    )
+    weight = check_number("weight", weight, 0.0, _LARGEST_WEIGHT, student.device)
+    check_beside("weight", weight, labels.shape)
+    r, q = (_conditional(logits, labels) for logits in (student, teacher))
+    label = _label_gradient(student, labels, r)
+    conditional = r - q
+    corrected = project_onto_safe_cone(conditional, labels)
+    compensation = -at_label(corrected, labels)
+    clipped = torch.minimum(q, r + compensation.unsqueeze(-1))
+    update = label + weight.to(label).unsqueeze(-1) * corrected
+    found = (label, conditional, corrected, update, compensation, clipped)
+    return Directions(*(tensor.to(dtype) for tensor in found))
+
+
+def surrogate_loss(
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    labels: Tensor,
+    weight: float | Tensor = 0.5,
+) -> Tensor:
+    r"""Return the scalar whose gradient in the student's logits is the update divided by N.
+
+    $$L_{\rm sur} = \frac1N \sum_i \langle \operatorname{stopgrad}(v_i), z_i \rangle$$
+
+    Its value means nothing; back-propagation through it applies $v$ to the parameters. The teacher
+    gets no gradient.
+
+    **Source**: Yuan & Tao, Section 5.1, Eq. 8.
+
+    Args:
+        student_logits: (..., K), finite.
+        teacher_logits: (..., K), -inf allowed; leading dimensions broadcast.
+        labels: (...) integer, in [0, K).
+        weight: number or (...) >= 0; 1/2 in the paper.
+
+    Returns:
+        () in the promoted dtype of the logits; N is the number of examples.
+
+    Raises:
+        ValueError: as `directions`, or if there is no example.
+
+    Example:
+        >>> z = torch.zeros(1, 3, dtype=torch.float64, requires_grad=True)
+        >>> surrogate_loss(z, torch.zeros(1, 3), torch.tensor([0])).backward()
+        >>> z.grad  # no teacher signal: the cross-entropy gradient
+        tensor([[-0.6667,  0.3333,  0.3333]], dtype=torch.float64)
+    """
+    with torch.no_grad():
+        update = directions(student_logits, teacher_logits, labels, weight).update
+    if update.numel() == 0:
+        raise ValueError(
+            f"student_logits must hold at least one example for a mean, got {tuple(update.shape)}"
+        )
+    compute = torch.promote_types(update.dtype, torch.float32)
+    product = update.to(compute) * student_logits.to(compute)
+    return (product.sum() * (update.shape[-1] / update.numel())).to(update.dtype)
+
+
+def confidence_direction(
+    labels: Tensor, classes: int, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    r"""Return the direction that raises every margin alike.
+
+    $$a_0 = (-1, 1/(K-1), \dots, 1/(K-1)) \quad \text{with } {-1} \text{ at the label}$$
+
+    **Source**: Yuan & Tao, Section 5.2.
+
+    Args:
+        labels: (...) integer, in [0, K).
+        classes: K >= 3.
+        dtype: of the result, floating.
+
+    Returns:
+        (..., K), of squared norm K / (K - 1).
+
+    Raises:
+        ValueError: if classes < 3 or a label does not fit.
+
+    Example:
+        >>> confidence_direction(torch.tensor(1), 3)
+        tensor([ 0.5000, -1.0000,  0.5000], dtype=torch.float64)
+    """
+    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 3:
+        raise ValueError(f"classes must be an integer >= 3, got {classes!r}")
+    labels = check_labels(labels, classes)
+    shape = (*labels.shape, classes)
+    direction = torch.full(shape, 1 / (classes - 1), dtype=dtype, device=labels.device)
+    return direction.scatter_(-1, labels.unsqueeze(-1), -1.0)
+
+
+def conditional_component(corrected: Tensor, labels: Tensor) -> Tensor:
+    r"""Return what is left of a direction once its confidence push is taken out.
+
+    $$w_{\rm cond} = d - \ell a_0, \qquad \ell = -d_y$$
+
+    Its label entry is 0. For the corrected direction $d$ it sums to zero and is orthogonal to
+    $a_0$: it alone moves the relations among the other classes.
+
+    **Source**: Yuan & Tao, Section 5.2.
+
+    Args:
+        corrected: (..., K) real and finite, such as `directions(...).corrected`.
+        labels: (...) integer, in [0, K); leading dimensions broadcast.
+
+    Returns:
+        (..., K), in the dtype of `corrected`; integers count as float32.
+
+    Raises:
+        ValueError: if a value, shape or type does not fit.
+
+    Example:
+        >>> conditional_component(torch.tensor([-2.0, -2.0, 4.0]), torch.tensor(0))
+        tensor([ 0., -3.,  3.])
+    """
+    (corrected,), labels, dtype = prepare(labels, compute=None, corrected=corrected)
+    index = labels.unsqueeze(-1)
+    push = corrected.gather(-1, index) / (corrected.shape[-1] - 1)
+    return (corrected + push).scatter(-1, index, 0.0).to(dtype)
+
+
+def _conditional(logits: Tensor, labels: Tensor) -> Tensor:
+    """The softmax of the logits other than the label's, (..., K), 0 at the label."""
+    return logits.scatter(-1, labels.unsqueeze(-1), -torch.inf).softmax(-1)
+
+
+def _label_gradient(logits: Tensor, labels: Tensor, conditional: Tensor) -> Tensor:
+    """(1 - rho) (-1, r), accurate where rho rounds to one."""
+    doubt = torch.sigmoid(-odds(logits, labels)).unsqueeze(-1)
+    return (doubt * conditional).scatter(-1, labels.unsqueeze(-1), -doubt)

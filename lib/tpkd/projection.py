@@ -1,0 +1,150 @@
+"""The Euclidean projection onto the safe cone, at about the price of a softmax.
+
+The projected label coordinate zeta is the root of the convex, piecewise linear function
+zeta - x_y + sum_j [zeta - x_j]_+, and only entries below zeta matter. Newton's method from any
+point above the root falls monotonically onto it, and the mean of x_y and any other entries is such
+a point. So a sweep for the smallest entries gives a first threshold, and the search goes on among
+the few entries below it. Long rows start from the minima of blocks; in small arrays, where each
+operation costs more than its arithmetic, the 16 smallest entries usually suffice; rows of which
+too much lies below the threshold are sorted, as in the paper. The root is found in float64.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lib.tpkd.checks import prepare
+
+_SMALL = 2**14  # entries up to which the smallest few of each row are tried first
+_FEW = 16
+_LONG = 512  # classes from which rows are searched by blocks
+_DENSE = 0.25  # fraction of entries below the threshold from which sorting is faster
+_SWEEPS = 32  # of Newton's method; it needs about 5, sorting takes over after so many
+
+
+def project_onto_safe_cone(vector: Tensor, labels: Tensor) -> Tensor:
+    r"""Return the nearest vector whose subtraction from the logits reduces no margin.
+
+    $$(\Pi x)_y = \zeta = \min_{0 \le k \le K-1} \frac{x_y + \sum_{j=1}^k x_{(j)}}{k + 1},
+      \qquad (\Pi x)_j = \max(x_j, \zeta)$$
+
+    onto the cone $\{x : x_j \ge x_y\}$, with the other entries sorted, $x_{(1)} \le x_{(2)} \dots$.
+    A vector of the cone comes back unchanged to the last bit, and the result is in the cone
+    exactly. Derivatives pass through: the mean over the label and the raised entries, the identity
+    for all others.
+
+    **Source**: Yuan & Tao, Appendix B.1, Eq. B.1.
+
+    Args:
+        vector: (..., K) real and finite, any vector; integers count as float32.
+        labels: (...) integer, in [0, K); leading dimensions broadcast.
+
+    Returns:
+        (..., K), in the vector's dtype.
+
+    Raises:
+        ValueError: if there are fewer than 3 classes, an entry is not finite, or a label, shape or
+            type does not fit.
+
+    Example:
+        >>> project_onto_safe_cone(torch.tensor([0.0, -3.0, 1.0, 2.0]), torch.tensor(0))
+        tensor([-1.5000, -1.5000,  1.0000,  2.0000])
+    """
+    (vector,), labels, dtype = prepare(labels, compute=None, vector=vector)
+    if vector.numel() == 0:
+        return vector.to(dtype)
+    index = labels.unsqueeze(-1)
+    level = _label_level(vector.detach(), index).to(vector.dtype)
+    if torch.is_grad_enabled() and vector.requires_grad:
+        raised = (vector < level).scatter(-1, index, True)
+        mean = (vector * raised).sum(-1, keepdim=True) / raised.sum(-1, keepdim=True)
+        return torch.where(raised, level + (mean - mean.detach()), vector).to(dtype)
+    return torch.maximum(vector, level).scatter_(-1, index, level).to(dtype)
+
+
+def _label_level(vector: Tensor, index: Tensor) -> Tensor:
+    """The projected label coordinate (..., 1) in float64, by the method that fits the shape."""
+    rows = vector.reshape(-1, vector.shape[-1])
+    target = vector.gather(-1, index).flatten().to(torch.float64)
+    level = _smallest_few(rows, target) if rows.numel() <= _SMALL else None
+    if level is None:
+        level = _search(rows, target)
+    if level is None:
+        level = _sorted_prefixes(rows.sort(-1).values, target)
+    return level.reshape(index.shape)
+
+
+def _sorted_prefixes(ascending: Tensor, target: Tensor) -> Tensor:
+    """Eq. B.1, given the smallest entries of each row; the label's own entry does no harm.
+
+    It enters as a second copy of x_y, and a prefix that holds it is never below the minimum.
+    """
+    sums = ascending.cumsum(-1, dtype=torch.float64)
+    counts = torch.arange(2, ascending.shape[-1] + 2, dtype=sums.dtype, device=sums.device)
+    return torch.minimum(((sums + target.unsqueeze(-1)) / counts).amin(-1), target)
+
+
+def _smallest_few(rows: Tensor, target: Tensor) -> Tensor | None:
+    """The root from a few entries of each row, None if in some row more are below it."""
+    few = min(_FEW, rows.shape[-1])
+    smallest = rows.topk(few, dim=-1, largest=False).values
+    level = _sorted_prefixes(smallest, target)
+    if few < rows.shape[-1] and bool((smallest[:, -1] < level).any()):
+        return None
+    return level
+
+
+def _search(rows: Tensor, target: Tensor) -> Tensor | None:
+    """The root by Newton's method on the entries below a first threshold, None if too many are."""
+    classes = rows.shape[-1]
+    minima = _block_minima(rows) if classes >= _LONG else rows
+    level = (target + minima.amin(-1)) / 2
+    row, column = (minima < level.to(rows.dtype).unsqueeze(-1)).nonzero(as_tuple=True)
+    if len(row) > _DENSE * rows.numel():
+        return None
+    values = minima[row, column].to(torch.float64)
+    level = _newton(row, values, target, level)
+    if level is None or minima is rows:
+        return level
+    below = values < level[row]
+    row, values = _block_members(rows, row[below], column[below], minima.shape[-1], level)
+    if len(row) > _DENSE * rows.numel():
+        return None
+    return _newton(row, values, target, level)
+
+
+def _newton(row: Tensor, values: Tensor, target: Tensor, level: Tensor) -> Tensor | None:
+    """Lower the level of each row to the mean of its target and all its values below the level."""
+    for _ in range(_SWEEPS):
+        sums = torch.zeros_like(target).index_add_(0, row, values)
+        counts = torch.bincount(row, minlength=len(target))
+        level = torch.minimum((target + sums) / (counts + 1), level)
+        below = values < level[row]
+        if bool(below.all()):
+            return level
+        row, values = row[below], values[below]
+    return None
+
+
+def _block_minima(rows: Tensor) -> Tensor:
+    """The minima of about 2 sqrt(K) interleaved blocks of each row."""
+    classes = rows.shape[-1]
+    blocks = 2 * int(classes**0.5)
+    whole = classes - classes % blocks
+    minima = rows[:, :whole].unflatten(-1, (-1, blocks)).amin(-2)
+    rest = minima[:, : classes - whole]
+    torch.minimum(rest, rows[:, whole:], out=rest)
+    return minima
+
+
+def _block_members(
+    rows: Tensor, row: Tensor, block: Tensor, blocks: int, level: Tensor
+) -> tuple[Tensor, Tensor]:
+    """All entries of the given blocks that lie below the level of their row."""
+    classes = rows.shape[-1]
+    column = block.unsqueeze(-1) + torch.arange(0, classes, blocks, device=rows.device)
+    row = row.unsqueeze(-1).expand_as(column)
+    values = rows[row, column.clamp(max=classes - 1)].to(torch.float64)
+    below = (values < level[row]) & (column < classes)
+    return row[below], values[below]
