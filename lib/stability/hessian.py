@@ -11,6 +11,7 @@ from torch import Tensor
 from lib.stability.checks import count, leaf_parameters, loss_functions, positive, real_float64
 from lib.stability.lanczos import ConvergenceError, Eigenpairs, largest_eigenpairs
 
+_NOISE = 0.1  # of the length of a warm start: enough to see an eigenvalue that overtook
 Loss = Callable[[], Tensor] | Sequence[Callable[[], Tensor]]
 
 
@@ -241,15 +242,18 @@ def _start_vector(start: Tensor | None, operator: HessianOperator) -> Tensor:
     length = float(vector.norm())
     if length == 0:
         raise ValueError("start must not be the zero vector; pass None for a random start")
-    return vector / length + 0.01 * noise / noise.norm()
+    return vector / length + _NOISE * noise / noise.norm()
 
 
-def _certify(operator: HessianOperator, pairs: Eigenpairs, tol: float, precision: float):
-    """Rayleigh quotients and residuals from fresh products, refused when too large."""
+def _certify(
+    operator: HessianOperator, pairs: Eigenpairs, tol: float, precision: float
+) -> Sharpness:
+    """Ritz values and residuals from fresh products with the vectors; refused when too large."""
     images = torch.stack([operator(vector) for vector in pairs.vectors])
-    values = (pairs.vectors * images).sum(1) / pairs.vectors.square().sum(1)
-    values, order = values.sort(descending=True)
-    vectors, images = pairs.vectors[order], images[order]
+    small = pairs.vectors @ images.T
+    values, rotation = torch.linalg.eigh((small + small.T) / 2)
+    values, rotation = values.flip(0), rotation.flip(1).T
+    vectors, images = rotation @ pairs.vectors, rotation @ images
     lengths = (images - values[:, None] * vectors).norm(dim=1)
     allowed = torch.clamp(tol * values.abs(), min=32 * precision * pairs.norm)
     if not bool((lengths <= 2 * allowed).all()):
