@@ -26,6 +26,12 @@ from lib.tpkd.directions import (
     directions,
     surrogate_loss,
 )
+from lib.tpkd.dynamics import (
+    RULES,
+    OutputPath,
+    run_output_steps,
+    update_direction,
+)
 from lib.tpkd.frontier import (
     frontier_optimum,
     transfer_frontier,
@@ -39,8 +45,15 @@ from lib.tpkd.geometry import (
     margins,
     weighted_label_loss,
 )
+from lib.tpkd.head import (
+    exact_head_step,
+)
 from lib.tpkd.projection import (
     project_onto_safe_cone,
+)
+from lib.tpkd.spectrum import (
+    output_vjp,
+    restricted_spectrum,
 )
 from lib.tpkd.transfer import (
     minimum_confidence,
@@ -50,7 +63,9 @@ from lib.tpkd.transfer import (
 )
 
 __all__ = [
+    "RULES",
     "Directions",
+    "OutputPath",
     "alignment_bound",
     "alignment_extremal",
     "angle_spectrum_bound",
@@ -64,6 +79,7 @@ __all__ = [
     "confidence_direction",
     "directions",
     "distortion_limits",
+    "exact_head_step",
     "frontier_optimum",
     "full_kl",
     "is_blocked",
@@ -73,14 +89,18 @@ __all__ = [
     "margins",
     "minimum_confidence",
     "minimum_log_odds",
+    "output_vjp",
     "potential",
     "potential_gradient",
     "project_onto_safe_cone",
+    "restricted_spectrum",
     "retention_bound",
+    "run_output_steps",
     "safe_path",
     "surrogate_loss",
     "transfer_cost",
     "transfer_frontier",
+    "update_direction",
     "weighted_descent_constant",
     "weighted_label_loss",
     "weighted_step_limit",
