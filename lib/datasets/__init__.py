@@ -9,10 +9,14 @@ says which one it used. What needs torch is imported on first use, so that
 from importlib import import_module
 
 _HOME = {
-    "ImageSet": "digits",
+    "ImageSet": "images",
+    "standardise": "images",
+    "load_cifar10": "cifar",
+    "load_cifar100": "cifar",
     "digit_pair": "digits",
     "load_digits": "digits",
     "load_mnist": "digits",
+    "load_mnist_5k": "digits",
     "split_indices": "splits",
     "ChecksumError": "files",
     "NotHereError": "files",
@@ -28,11 +32,15 @@ __all__ = [
     "available",
     "digit_pair",
     "fetch",
+    "load_cifar10",
+    "load_cifar100",
     "load_digits",
     "load_mnist",
+    "load_mnist_5k",
     "load_registry",
     "locate",
     "split_indices",
+    "standardise",
 ]
 
 

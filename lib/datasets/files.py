@@ -80,11 +80,11 @@ def check_hash(path: Path, expected: str, advice: str, again: bool = False) -> N
         return
     actual = sha256_of(path)
     if actual != expected:
-        raise ChecksumError(_mismatch(path, expected, actual, advice))
+        raise ChecksumError(mismatch(path, expected, actual, advice))
     _verified[path] = state
 
 
-def _mismatch(what: object, expected: str, actual: str, advice: str) -> str:
+def mismatch(what: object, expected: str, actual: str, advice: str) -> str:
     """The text of a checksum error."""
     return f"wrong checksum of {what}\n  expected {expected}\n  actual   {actual}\n{advice}"
 
@@ -139,6 +139,9 @@ def fetch(file: OutsideFile, allow_download: bool = True) -> tuple[str, Path]:
     found = find(file)
     if found:
         return found
+    if not file.mirrors:
+        reason = f"no mirror has it; it is a part of {file.part_of}, which can be downloaded"
+        raise NotHereError(_not_here(file, reason))
     if is_offline() or not allow_download:
         reason = "BOOK_OFFLINE is set" if is_offline() else "downloads are not allowed here"
         raise NotHereError(_not_here(file, reason))
@@ -164,10 +167,15 @@ def _not_here(file: OutsideFile, reason: str) -> str:
     """What is missing, why, and the three ways out."""
     folder = data_folder()
     looked = f"$BOOK_DATA ({folder}) and " if folder else ""
+    other = (
+        " Small digits need no file: load_mnist(..., source='embedded')."
+        if file.dataset == "mnist"
+        else ""
+    )
     return (
         f"{file.file} is not here: looked in {looked}the cache ({cache_folder()}); {reason}\n"
         "Run `make data` with a network, or set BOOK_DATA to a folder that has the file "
-        "(layout in data/README.md). Small digits need no file: load_mnist(..., source='embedded')."
+        f"(layout in data/README.md).{other}"
     )
 
 
@@ -209,7 +217,7 @@ def _download_from(mirror: str, file: OutsideFile, part: Path) -> None:
             "Nothing was kept. If the official file has changed, mend data/registry.yml; otherwise "
             "trust neither this mirror nor the network in between."
         )
-        raise ChecksumError(_mismatch(what, file.sha256, actual, advice))
+        raise ChecksumError(mismatch(what, file.sha256, actual, advice))
 
 
 def _transfer(mirror: str, file: OutsideFile, part: Path) -> int:

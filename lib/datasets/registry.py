@@ -28,9 +28,10 @@ class OutsideFile:
         file: Place below ``$BOOK_DATA`` or the cache, with forward slashes.
         bytes: Length.
         sha256: Hash of the file, 64 hexadecimal digits.
-        mirrors: Addresses, tried in this order.
+        mirrors: Addresses, tried in this order; a part of another file may have none.
         md5: Hash that torchvision checks, or None.
         unpacked_sha256: Hash of what the .gz holds, or None.
+        part_of: The file of the same data set that holds all of this one's data, or None.
     """
 
     name: str
@@ -42,6 +43,7 @@ class OutsideFile:
     mirrors: tuple[str, ...]
     md5: str | None = None
     unpacked_sha256: str | None = None
+    part_of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ def _dataset(name: str, entry: object) -> Dataset:
     if not isinstance(entry["files"], list) or not entry["files"]:
         raise ValueError(f"registry entry {name!r}: files must be a list of at least one file")
     files = tuple(_file(name, item) for item in entry["files"])
+    _check_parts(name, [item for item in entry["files"] if "part_of" in item], files)
     return Dataset(name, entry["title"], entry["licence"], entry["citation"], files)
 
 
@@ -147,7 +150,9 @@ def _embedded(name: str, entry: object) -> EmbeddedSet:
 def _file(dataset: str, item: object) -> OutsideFile:
     """One validated file of a data set."""
     label = item.get("name", dataset) if isinstance(item, dict) else dataset
-    optional = {"md5", "unpacked_sha256"}
+    optional = {"md5", "unpacked_sha256", "part_of"}
+    if isinstance(item, dict) and "part_of" in item:
+        optional |= {"mirrors"}
     required = {field.name for field in fields(OutsideFile)} - optional - {"dataset"}
     _check_keys(item, label, required=required, optional=optional)
     _check_text(item, label, {"name", "says", "file"})
@@ -164,8 +169,21 @@ def _file(dataset: str, item: object) -> OutsideFile:
             f"registry entry {label!r}: file {item['file']!r} must be a relative path with "
             "forward slashes that stays inside the data folder"
         )
-    _check_mirrors(item["mirrors"], label)
-    return OutsideFile(**{**item, "dataset": dataset, "mirrors": tuple(item["mirrors"])})
+    if "mirrors" in item:
+        _check_mirrors(item["mirrors"], label)
+    mirrors = tuple(item.get("mirrors", ()))
+    return OutsideFile(**{**item, "dataset": dataset, "mirrors": mirrors})
+
+
+def _check_parts(dataset: str, parts: list[dict], files: tuple[OutsideFile, ...]) -> None:
+    """Refuse a part of anything but a whole file of the same data set."""
+    wholes = sorted({file.name for file in files} - {item["name"] for item in parts})
+    for item in parts:
+        if item["part_of"] not in wholes:
+            raise ValueError(
+                f"registry entry {item['name']!r}: part_of is {item['part_of']!r}, must be a "
+                f"whole file of {dataset}: {', '.join(wholes)}"
+            )
 
 
 def _check_mirrors(mirrors: object, label: str) -> None:

@@ -17,6 +17,7 @@ from lib.datasets import (
     digit_pair,
     load_digits,
     load_mnist,
+    load_mnist_5k,
     load_registry,
     registry,
 )
@@ -278,6 +279,34 @@ def test_small_digits_are_scikit_learns():
     assert {r.numpy().tobytes() for r in rows} == {r.numpy().tobytes() for r in images.images}
 
 
+def test_first_n_of_the_8x8_digits():
+    everything = load_digits(quiet=True)
+    for n in (1, 500, 1797):
+        some = load_digits(n=n, quiet=True)
+        assert torch.equal(some.images, everything.images[:n])
+        assert torch.equal(some.labels, everything.labels[:n])
+        assert some.note.endswith(f"the first {n:,}")
+    some = load_digits(digits=(3, 8), n=5, quiet=True)
+    keep = (everything.labels == 3) | (everything.labels == 8)
+    assert torch.equal(some.images, everything.images[keep][:5])
+
+
+@pytest.mark.parametrize("n", [1, 10, 1003, 5000])
+def test_mixed_mnist_takes_the_classes_in_turn(n):
+    mixed = load_mnist_5k(n, quiet=True)
+    assert mixed.labels.tolist() == [k % 10 for k in range(n)]
+    assert mixed.images.shape == (n, 784)
+    assert (mixed.source, mixed.split) == ("embedded", "all")
+    assert f"the first {n:,}" in mixed.note
+    train, test = (load_mnist(s, source="embedded", quiet=True) for s in ("train", "test"))
+    for digit in range(10):
+        ours = mixed.images[mixed.labels == digit]
+        in_train, in_test = (part.images[part.labels == digit] for part in (train, test))
+        for k, row in enumerate(ours):  # every fifth is in the test split, in the same order
+            home = in_test[k // 5] if k % 5 == 4 else in_train[k - k // 5]
+            assert torch.equal(row, home)
+
+
 @pytest.mark.parametrize(("a", "b"), [(0, 1), (1, 0), (9, 4)])
 def test_pair_against_a_loop(a, b):
     images = load_mnist("test", source="embedded", quiet=True)
@@ -315,6 +344,11 @@ def test_image_set_is_frozen_and_prints_without_its_pixels():
         (lambda: load_mnist("test", source="embedded", digits=(0, 10)), r"digits is \[0, 10\]"),
         (lambda: load_mnist("test", source="embedded", digits=()), r"digits is \[\]"),
         (lambda: load_digits("validation"), "split is 'validation'"),
+        (lambda: load_digits(n=0), "n is 0"),
+        (lambda: load_digits(n=1798), r"n is 1798, .* from 1 to 1,797"),
+        (lambda: load_digits(digits=(3,), n=500), "n is 500"),
+        (lambda: load_mnist_5k(5001), "n is 5001"),
+        (lambda: load_mnist_5k(10.0), r"n is 10\.0"),
         (lambda: digit_pair(load_digits(digits=(0, 1)), 0, 2), "b is 2"),
         (lambda: digit_pair(load_digits(digits=(0, 1)), 2, 0), "a is 2"),
         (lambda: digit_pair(load_digits(digits=(0, 1)), 1, 1), "both 1"),

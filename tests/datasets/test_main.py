@@ -92,6 +92,32 @@ def test_verify_names_what_is_not_here(two_files, capsys):
     assert capsys.readouterr().out.count("not here") == 2
 
 
+def test_part_without_a_mirror_fails_no_download_and_is_verified_where_it_lies(two_files, capsys):
+    raw = yaml.safe_load(registry.REGISTRY.read_text())
+    del raw["datasets"]["pair"]["files"][1]["mirrors"]
+    raw["datasets"]["pair"]["files"][1]["part_of"] = "first"
+    registry.REGISTRY.write_text(yaml.safe_dump(raw))
+    assert main(["download"]) == 0
+    assert "second               not here, and no mirror has it: first" in capsys.readouterr().out
+    assert two_files["second"].asked == []
+    (cache_folder() / "pair" / "second").write_bytes(b"two" * 100)
+    for command in ("download", "verify"):
+        assert main([command, "second"]) == 0
+        assert "second               verified, in cache" in capsys.readouterr().out
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out.count("300 bytes  cache") == 2
+
+
+@pytest.mark.parametrize("command", ["list", "download", "verify"])
+def test_real_registry_knows_cifar(command, capsys, monkeypatch):
+    monkeypatch.setenv("BOOK_OFFLINE", "1")
+    assert main([command, "cifar10", "cifar100-subset"]) == (command == "download")
+    shown = capsys.readouterr()
+    for name in ("cifar10-archive", "cifar10-subset", "cifar100-subset"):
+        assert name in shown.out + shown.err
+    assert "mnist" not in shown.out
+
+
 @pytest.mark.parametrize("command", ["list", "download", "verify"])
 def test_unknown_name_ends_with_2_and_lists_the_names(two_files, capsys, command):
     assert main([command, "third"]) == 2
