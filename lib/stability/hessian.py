@@ -25,7 +25,7 @@ class Sharpness:
 
     Attributes:
         values: (k,) largest algebraic eigenvalues, descending, float64.
-        vectors: (k, P) orthonormal eigenvectors, float64; pass one as `start` of the next call.
+        vectors: (k, P) orthonormal eigenvectors, float64; pass them as `start` of the next call.
         residuals: (k,) $\lVert H v - \lambda v \rVert / |\lambda|$, each from a product of its own,
             made after the iteration; 0 where the numerator is.
         products: how many Hessian-vector products the call used, those of the residuals included.
@@ -183,8 +183,9 @@ def sharpness(
         parameters: leaf tensors, P entries in total, float32 or float64.
         k: how many eigenvalues, 1 <= k <= P.
         tol: largest relative residual, at least 32 times the precision of the parameters' dtype.
-        start: (P,) a vector near the eigenvectors sought, such as one of an earlier call; None
-            starts from a fixed random vector.
+        start: (P,) a vector near the eigenvectors sought, or several as rows (m, P), which are
+            added up, such as the `vectors` of an earlier call; None starts from a fixed random
+            vector.
         max_products: how many Hessian-vector products may be used.
 
     Returns:
@@ -238,6 +239,8 @@ def _start_vector(start: Tensor | None, operator: HessianOperator) -> Tensor:
     ).to(operator.parameters[0].device)
     if start is None:
         return noise
+    if isinstance(start, Tensor) and start.ndim == 2:
+        start = start.sum(0)
     vector = _flat_vector("start", start, operator)
     length = float(vector.norm())
     if length == 0:
