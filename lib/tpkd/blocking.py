@@ -21,7 +21,8 @@ def is_blocked(student_logits: Tensor, teacher_logits: Tensor, labels: Tensor) -
     Only the class with the largest p_j / t_j counts. A tie there is blocked, and found exactly: for
     logits that are floating-point numbers p_j = t_j holds only if the differences of all logits to
     the j-th are the same numbers for student and teacher, in some order
-    (Lindemann-Weierstrass). So a student whose logits are the teacher's plus a constant is blocked.
+    (Lindemann-Weierstrass). So 1 / p_j and 1 / t_j are compared pair by pair, sorted, and a student
+    whose logits are the teacher's plus a constant is blocked.
 
     **Source**: Yuan & Tao, Theorem 1.
 
@@ -45,12 +46,9 @@ def is_blocked(student_logits: Tensor, teacher_logits: Tensor, labels: Tensor) -
     inside = others(labels, student.shape[-1])
     worst = torch.where(inside, student - teacher, -math.inf).argmax(-1, keepdim=True)
     limit = teacher.gather(-1, worst)
-    impossible = limit.squeeze(-1) == -math.inf
-    limit = torch.where(limit == -math.inf, 0.0, limit)
     own = (student - student.gather(-1, worst)).sort(-1).values
-    theirs = (teacher - limit).sort(-1).values
-    tie = (own == theirs).all(-1)
-    return (tie | (own.logsumexp(-1) >= theirs.logsumexp(-1))) & ~impossible
+    theirs = (teacher - torch.where(limit == -math.inf, 0.0, limit)).sort(-1).values
+    return (_sum_of_gaps(own, theirs) >= 0) & (limit > -math.inf).squeeze(-1)
 
 
 def blocked_confidence_limit(
@@ -178,3 +176,10 @@ def _gap_to_blocking(pair: Prepared) -> Tensor:
     student, teacher = pair.logits
     off_label = -logsigmoid(-odds(teacher, pair.labels))
     return off_label + largest_log_ratio(student, teacher, pair.labels)
+
+
+def _sum_of_gaps(first: Tensor, second: Tensor) -> Tensor:
+    """The sum of e^a - e^b over pairs, up to a positive factor; exactly 0 for equal pairs."""
+    larger = torch.maximum(first, second)
+    scale = (larger - larger.amax(-1, keepdim=True)).exp()
+    return (scale * -torch.expm1(-(first - second).abs()) * (first - second).sign()).sum(-1)
