@@ -78,11 +78,14 @@ def _label_level(vector: Tensor, index: Tensor) -> Tensor:
 def _sorted_prefixes(ascending: Tensor, target: Tensor) -> Tensor:
     """Eq. B.1, given the smallest entries of each row; the label's own entry does no harm.
 
-    It enters as a second copy of x_y, and a prefix that holds it is never below the minimum.
+    The means of the prefixes fall as long as the next entry lies below. The first that does not
+    ends the search, so that a vector of the cone keeps its label entry to the last bit.
     """
-    sums = ascending.cumsum(-1, dtype=torch.float64)
+    sums = ascending.cumsum(-1, dtype=torch.float64) + target.unsqueeze(-1)
     counts = torch.arange(2, ascending.shape[-1] + 2, dtype=sums.dtype, device=sums.device)
-    return torch.minimum(((sums + target.unsqueeze(-1)) / counts).amin(-1), target)
+    means = torch.cat([target.unsqueeze(-1), sums / counts], -1)
+    raised = (ascending < means[..., :-1]).cumprod(-1).sum(-1, keepdim=True)
+    return means.gather(-1, raised).squeeze(-1)
 
 
 def _smallest_few(rows: Tensor, target: Tensor) -> Tensor | None:
