@@ -187,10 +187,13 @@ def check_labels(labels: Tensor, classes: int) -> Tensor:
             f"labels must be of an integer dtype, got {labels.dtype}; convert them with .long()"
         )
     labels = labels.to(torch.int64)
-    if labels.numel() and not bool(((labels >= 0) & (labels < classes)).all()):
+    if labels.numel() == 0:
+        return labels
+    low, high = (int(end) for end in labels.aminmax())
+    if low < 0 or high >= classes:
         raise ValueError(
             f"labels must lie in [0, {classes}) for {classes} classes, got values from "
-            f"{int(labels.min())} to {int(labels.max())}"
+            f"{low} to {high}"
         )
     return labels
 
@@ -204,6 +207,11 @@ def check_range(name: str, tensor: Tensor, zeros: bool = False) -> None:
         zeros: True if -inf, a probability of zero, is allowed.
     """
     limit = torch.finfo(tensor.dtype).max * _HEADROOM
+    if tensor.numel() == 0:
+        return
+    low, high = tensor.aminmax()
+    if bool((low >= -limit) & (high <= limit)):  # one pass; NaN compares false
+        return
     allowed = tensor.abs() <= limit
     if zeros:
         allowed = allowed | (tensor == -math.inf)

@@ -103,30 +103,45 @@ def _search(rows: Tensor, target: Tensor) -> Tensor | None:
     classes = rows.shape[-1]
     minima = _block_minima(rows) if classes >= _LONG else rows
     level = (target + minima.amin(-1)) / 2
-    row, column = (minima < level.to(rows.dtype).unsqueeze(-1)).nonzero(as_tuple=True)
+    row, column, values = _entries_below(minima, level)
     if len(row) > _DENSE * rows.numel():
         return None
-    values = minima[row, column].to(torch.float64)
     level = _newton(row, values, target, level)
     if level is None or minima is rows:
         return level
-    below = values < level[row]
-    row, values = _block_members(rows, row[below], column[below], minima.shape[-1], level)
-    if len(row) > _DENSE * rows.numel():
+    row, column, _ = _entries_below(minima, level)
+    column = column.unsqueeze(-1) + torch.arange(0, classes, minima.shape[-1], device=rows.device)
+    row = row.unsqueeze(-1).expand_as(column)
+    if row.numel() > _DENSE * rows.numel():
         return None
-    return _newton(row, values, target, level)
+    inside = (row * classes + column.clamp(max=classes - 1)).flatten()
+    values = rows.flatten().index_select(0, inside).to(torch.float64)
+    values = values.masked_fill(column.flatten() >= classes, torch.inf)
+    return _newton(row.flatten(), values, target, level)
+
+
+def _entries_below(rows: Tensor, level: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Row, column and value, in float64, of every entry below the level of its row.
+
+    The level may round up to the dtype of the rows, which only lets a few more entries in.
+    """
+    below = rows < level.to(rows.dtype).unsqueeze(-1)
+    flat = below.flatten().nonzero().squeeze(-1)
+    row = flat.div(rows.shape[-1], rounding_mode="floor")
+    values = rows.flatten().index_select(0, flat).to(torch.float64)
+    return row, flat - row * rows.shape[-1], values
 
 
 def _newton(row: Tensor, values: Tensor, target: Tensor, level: Tensor) -> Tensor | None:
     """Lower the level of each row to the mean of its target and all its values below the level."""
+    before = None
     for _ in range(_SWEEPS):
-        sums = torch.zeros_like(target).index_add_(0, row, values)
-        counts = torch.bincount(row, minlength=len(target))
-        level = torch.minimum((target + sums) / (counts + 1), level)
-        below = values < level[row]
-        if bool(below.all()):
+        below = values < level.index_select(0, row)
+        if before is not None and torch.equal(below, before):
             return level
-        row, values = row[below], values[below]
+        sums = target.index_add(0, row, torch.where(below, values, 0.0))
+        counts = torch.ones_like(target).index_add_(0, row, below.to(torch.float64))
+        level, before = torch.minimum(sums / counts, level), below
     return None
 
 
@@ -139,15 +154,3 @@ def _block_minima(rows: Tensor) -> Tensor:
     rest = minima[:, : classes - whole]
     torch.minimum(rest, rows[:, whole:], out=rest)
     return minima
-
-
-def _block_members(
-    rows: Tensor, row: Tensor, block: Tensor, blocks: int, level: Tensor
-) -> tuple[Tensor, Tensor]:
-    """All entries of the given blocks that lie below the level of their row."""
-    classes = rows.shape[-1]
-    column = block.unsqueeze(-1) + torch.arange(0, classes, blocks, device=rows.device)
-    row = row.unsqueeze(-1).expand_as(column)
-    values = rows[row, column.clamp(max=classes - 1)].to(torch.float64)
-    below = (values < level[row]) & (column < classes)
-    return row[below], values[below]
