@@ -18,7 +18,7 @@ from lib.tpkd.checks import prepare
 
 _SMALL = 2**14  # entries up to which the smallest few of each row are tried first
 _FEW = 16
-_LONG = 512  # classes from which rows are searched by blocks
+_LONG = 2048  # classes from which rows are searched by blocks
 _DENSE = 0.25  # fraction of entries below the threshold from which sorting is faster
 _SWEEPS = 32  # of Newton's method; it needs about 5, sorting takes over after so many
 
@@ -78,14 +78,13 @@ def _label_level(vector: Tensor, index: Tensor) -> Tensor:
 def _sorted_prefixes(ascending: Tensor, target: Tensor) -> Tensor:
     """Eq. B.1, given the smallest entries of each row; the label's own entry does no harm.
 
-    The means of the prefixes fall as long as the next entry lies below. The first that does not
-    ends the search, so that a vector of the cone keeps its label entry to the last bit.
+    Only means above their own last entry count. In exact arithmetic the others are not below the
+    minimum; rounded they might be, and a vector of the cone would lose its last bit.
     """
     sums = ascending.cumsum(-1, dtype=torch.float64) + target.unsqueeze(-1)
     counts = torch.arange(2, ascending.shape[-1] + 2, dtype=sums.dtype, device=sums.device)
-    means = torch.cat([target.unsqueeze(-1), sums / counts], -1)
-    raised = (ascending < means[..., :-1]).cumprod(-1).sum(-1, keepdim=True)
-    return means.gather(-1, raised).squeeze(-1)
+    means = sums / counts
+    return torch.minimum(means.masked_fill(ascending >= means, torch.inf).amin(-1), target)
 
 
 def _smallest_few(rows: Tensor, target: Tensor) -> Tensor | None:
@@ -146,9 +145,9 @@ def _newton(row: Tensor, values: Tensor, target: Tensor, level: Tensor) -> Tenso
 
 
 def _block_minima(rows: Tensor) -> Tensor:
-    """The minima of about 2 sqrt(K) interleaved blocks of each row."""
+    """The minima of about 4 sqrt(K) interleaved blocks of each row."""
     classes = rows.shape[-1]
-    blocks = 2 * int(classes**0.5)
+    blocks = 4 * int(classes**0.5)
     whole = classes - classes % blocks
     minima = rows[:, :whole].unflatten(-1, (-1, blocks)).amin(-2)
     rest = minima[:, : classes - whole]

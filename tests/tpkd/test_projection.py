@@ -110,7 +110,7 @@ def test_is_the_nearest_of_all_subsets(classes):
         assert float((result - row).norm()) == pytest.approx(best, abs=1e-12)
 
 
-@pytest.mark.parametrize("classes", [3, 4, 10, 100, 1000, 1009])
+@pytest.mark.parametrize("classes", [3, 4, 10, 100, 1000, 3001])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_moreau_decomposition_certifies_the_projection(seed, classes):
     """d in the cone, e = x - d in its polar, d e = 0: these three characterise d."""
@@ -130,14 +130,14 @@ def test_moreau_decomposition_certifies_the_projection(seed, classes):
 PATHS = {
     "few": {"_SMALL": 10**9},
     "entries": {"_SMALL": 0, "_LONG": 10**9, "_DENSE": 1.0},
-    "blocks": {"_SMALL": 0, "_LONG": 3, "_DENSE": 1.0},
+    "blocks": {"_SMALL": 0, "_LONG": 17, "_DENSE": 2.0},
     "sorted": {"_SMALL": 0, "_DENSE": -1.0},
     "sorted after sweeps": {"_SMALL": 0, "_DENSE": 1.0, "_SWEEPS": 1},
 }
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("classes", [3, 5, 17, 100, 601])
+@pytest.mark.parametrize("classes", [3, 17, 100, 601])
 def test_every_method_gives_the_same(path, classes, monkeypatch):
     x, labels = states(11, classes)
     monkeypatch.setattr(projection, "_SMALL", 0)
@@ -235,7 +235,7 @@ def test_commutes_with_shifts_of_the_logits(case, shift):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("classes", [3, 50, 700])
+@pytest.mark.parametrize("classes", [3, 50, 2100])
 def test_dtypes_and_devices(device, classes):
     x, labels = states(3, classes)
     expected = project_onto_safe_cone(x, labels)
