@@ -135,7 +135,41 @@ def descend(
         (tensor([4., 4., 4., 4.], dtype=torch.float64), 8.0, [True, True, True])
     """
     problem = training_problem(model, loss, data, micro_batch)
-    setting = Setting(
+    setting = run_setting(
+        problem,
+        step_size,
+        optimiser=optimiser,
+        momentum=momentum,
+        every=every,
+        k=k,
+        tol=tol,
+        micro_batch=micro_batch,
+        goal_accuracy=goal_accuracy,
+        goal_loss=goal_loss,
+    )
+    state, steps = RunState(problem, setting), count("steps", steps, 0)
+    file = None if checkpoint is None else _open(checkpoint, checkpoint_every, state)
+    if file is not None:
+        file.restore(state, steps)
+    _run(state, steps, file, progress)
+    return run_records(state)
+
+
+def run_setting(
+    problem: TrainingProblem,
+    step_size: float,
+    *,
+    optimiser: str = "gd",
+    momentum: float = 0.0,
+    every: int | Sequence[int] = 1,
+    k: int = 1,
+    tol: float = 1e-4,
+    micro_batch: int | None = None,
+    goal_accuracy: float | None = None,
+    goal_loss: float | None = None,
+) -> Setting:
+    """Return a checked setting; the arguments are those of `descend`."""
+    return Setting(
         positive("step_size", step_size),
         *momentum_method(optimiser, momentum),
         _grid(every),
@@ -145,12 +179,6 @@ def descend(
         _goal_accuracy(goal_accuracy, problem),
         None if goal_loss is None else positive("goal_loss", goal_loss),
     )
-    state, steps = RunState(problem, setting), count("steps", steps, 0)
-    file = None if checkpoint is None else _open(checkpoint, checkpoint_every, state)
-    if file is not None:
-        file.restore(state, steps)
-    _run(state, steps, file, progress)
-    return _records(state)
 
 
 def _run(state: RunState, steps: int, file: RunFile | None, progress: Progress | None) -> None:
@@ -176,8 +204,8 @@ def _open(checkpoint: str | Path, every: int | None, state: RunState) -> RunFile
     return run_file(checkpoint, count("checkpoint_every", every), state.setting, state.problem)
 
 
-def _records(state: RunState) -> Descent:
-    """The records of a run as tensors."""
+def run_records(state: RunState) -> Descent:
+    """Return the records of a run as tensors."""
     setting = state.setting
     accuracies = torch.tensor(state.accuracies, dtype=torch.float64)
     return Descent(

@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lib.stability.hessian import sharpness
 from lib.stability.records import CheckpointError, read_checkpoint, tensor_digest, write_checkpoint
 from lib.stability.training import TrainingProblem
 
@@ -105,14 +104,7 @@ class RunState:
         self.step += 1
 
     def _measure(self, step: int, accuracy: float) -> None:
-        with self.problem.unchanged_buffers():
-            top = sharpness(
-                self.problem.closures(),
-                self.problem.parameters,
-                self.setting.k,
-                self.setting.tol,
-                start=self.start,
-            )
+        top = self.problem.sharpness(self.setting.k, self.setting.tol, self.start)
         self.start = top.vectors.sum(0)
         self.steps.append(step)
         self.accuracies.append(accuracy)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lib.stability.checks import choice, count, leaf_parameters
+from lib.stability.hessian import Sharpness, sharpness
 
 LOSSES = ("square", "cross-entropy")
 
@@ -75,10 +76,14 @@ class TrainingProblem:
             begin += len(inputs)
         return value, gradient, correct / self.examples if counted else float("nan")
 
-    def value(self) -> float:
-        """The loss, without a gradient."""
-        with torch.no_grad():
-            return sum(float(self.part(chunk)) for chunk in range(len(self.chunks)))
+    def flat(self) -> Tensor:
+        """The weights as one vector (P,), float64."""
+        return flatten(self.parameters).double()
+
+    def sharpness(self, k: int, tol: float, start: Tensor | None) -> Sharpness:
+        """The largest eigenvalues of the loss's Hessian, with the model left as it is."""
+        with self.unchanged_buffers():
+            return sharpness(self.closures(), self.parameters, k, tol, start=start)
 
     @contextmanager
     def unchanged_buffers(self) -> Iterator[None]:
@@ -145,14 +150,6 @@ def training_problem(
 def flatten(tensors: list[Tensor]) -> Tensor:
     """Return tensors as one flat vector (P,), in order."""
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-
-
-def assign(parameters: list[Tensor], vector: Tensor) -> None:
-    """Write a flat vector (P,) into parameters, in order and in place."""
-    with torch.no_grad():
-        pieces = vector.split([parameter.numel() for parameter in parameters])
-        for parameter, piece in zip(parameters, pieces, strict=True):
-            parameter.copy_(piece.view_as(parameter))
 
 
 def _trainable(model: nn.Module) -> list[Tensor]:
