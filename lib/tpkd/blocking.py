@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from lib.tpkd.checks import Prepared, others, prepare_pair
+from lib.tpkd.checks import others, prepare_pair
 from lib.tpkd.divergence import assemble, conditional, largest_log_ratio, odds
 from lib.tpkd.geometry import binary_divergence
 
@@ -80,8 +80,10 @@ def blocked_confidence_limit(
         >>> blocked_confidence_limit(student.log(), teacher.log(), torch.tensor(0))  # 1 - 5/14
         tensor(0.6429)
     """
-    pair = prepare_pair(student_logits, teacher_logits, labels)
-    return (-torch.expm1(-_gap_to_blocking(pair))).to(pair.dtype)
+    (student, teacher), labels, dtype = prepare_pair(student_logits, teacher_logits, labels)
+    off_label = logsigmoid(-odds(teacher, labels))
+    least = -largest_log_ratio(student, teacher, labels)
+    return (-torch.expm1(off_label + least)).to(dtype)
 
 
 def blocked_log_odds_limit(
@@ -89,7 +91,9 @@ def blocked_log_odds_limit(
 ) -> Tensor:
     r"""Return the limit of `blocked_confidence_limit` as log-odds.
 
-    $$\log (e^g - 1), \qquad g = -\log (1 - \tau) + D_\infty(r \| q)$$
+    $$\log \bigl(e^D - 1 + e^{D + \operatorname{logit}(\tau)}\bigr), \qquad D = D_\infty(r \| q)$$
+
+    For q = r it is the teacher's log-odds.
 
     **Source**: Yuan & Tao, Appendix A.2, in log-odds.
 
@@ -109,9 +113,12 @@ def blocked_log_odds_limit(
         >>> blocked_log_odds_limit(student.log(), teacher.log(), torch.tensor(0)).exp()  # 9/5
         tensor(1.8000)
     """
-    pair = prepare_pair(student_logits, teacher_logits, labels)
-    gap = _gap_to_blocking(pair)
-    return (gap + torch.log(-torch.expm1(-gap))).to(pair.dtype)
+    (student, teacher), labels, dtype = prepare_pair(student_logits, teacher_logits, labels)
+    ratio = largest_log_ratio(student, teacher, labels)
+    finite = torch.where(ratio == math.inf, 0.0, ratio)
+    rise = finite + torch.log(-torch.expm1(-finite))
+    limit = torch.logaddexp(rise, finite + odds(teacher, labels))
+    return torch.where(ratio == math.inf, math.inf, limit).to(dtype)
 
 
 def label_only_optimum(student_logits: Tensor, teacher_logits: Tensor, labels: Tensor) -> Tensor:
@@ -169,13 +176,6 @@ def label_only_kl(student_logits: Tensor, teacher_logits: Tensor, labels: Tensor
     (student, teacher), labels, dtype = prepare_pair(student_logits, teacher_logits, labels)
     target, own = odds(teacher, labels), odds(student, labels)
     return binary_divergence(target, torch.maximum(own, target)).to(dtype)
-
-
-def _gap_to_blocking(pair: Prepared) -> Tensor:
-    """-log of the mass off the label at which the student's r starts to be blocked."""
-    student, teacher = pair.logits
-    off_label = -logsigmoid(-odds(teacher, pair.labels))
-    return off_label + largest_log_ratio(student, teacher, pair.labels)
 
 
 def _sum_of_gaps(first: Tensor, second: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lib.tpkd.checks import check_number, prepare_pair
+from lib.tpkd.checks import check_beside, check_number, prepare_pair
 from lib.tpkd.divergence import conditional, divergence, odds
 
 
@@ -190,6 +190,7 @@ def potential(
     """
     weight = check_number("weight", weight, 0.0, 1e30)
     (student, teacher), labels, dtype = prepare_pair(student_logits, teacher_logits, labels)
+    check_beside("weight", weight, labels.shape)
     label_loss = -torch.nn.functional.logsigmoid(odds(student, labels))
     error = divergence(conditional(teacher, labels), conditional(student, labels))
     return (weight.to(student.device) * label_loss + error).to(dtype)

@@ -41,6 +41,7 @@ class Prepared(NamedTuple):
 def prepare(
     labels: Tensor | None,
     *,
+    labelled: bool = True,
     zeros: Collection[str] = (),
     compute: torch.dtype | None = torch.float64,
     **logits: Tensor,
@@ -48,7 +49,8 @@ def prepare(
     """Check logits (..., K) and labels (...) against each other and bring them to one shape.
 
     Args:
-        labels: (...) of an integer dtype, in [0, K); None for a function without labels.
+        labels: (...) of an integer dtype, in [0, K).
+        labelled: False for a function without labels, which passes None for them.
         zeros: names of the arguments that may hold -inf, a probability of zero. With labels, one
             logit other than the label's must be finite; without, any one.
         compute: dtype of the returned logits; None for float64 if one of them is, else float32.
@@ -73,12 +75,12 @@ def prepare(
     if compute is None:
         compute = torch.promote_types(dtype, torch.float32)
     classes = _same_classes(logits)
-    tensors = {"labels": labels, **logits} if labels is not None else logits
-    if labels is not None:
+    tensors = {"labels": labels, **logits} if labelled else logits
+    if labelled:
         labels = check_labels(labels, classes)
     _same_device(tensors)
     shape = _common_shape(tensors)
-    if labels is not None:
+    if labelled:
         labels = labels.expand(shape)
     converted = []
     for name, tensor in logits.items():

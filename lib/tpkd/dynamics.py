@@ -196,7 +196,7 @@ def _direction(
 def _full_gradient(student: Tensor, teacher: Tensor) -> Tensor:
     """p - t, the gradient of KL(t || p)."""
     named = {"student_logits": student, "teacher_logits": teacher}
-    (student, teacher), _, _ = prepare(None, zeros=("teacher_logits",), **named)
+    (student, teacher), _, _ = prepare(None, labelled=False, zeros=("teacher_logits",), **named)
     return student.softmax(-1) - teacher.softmax(-1)
 
 

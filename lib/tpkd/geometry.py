@@ -175,6 +175,7 @@ def full_kl(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
     """
     (student, teacher), _, dtype = prepare(
         None,
+        labelled=False,
         zeros=("teacher_logits",),
         student_logits=student_logits,
         teacher_logits=teacher_logits,

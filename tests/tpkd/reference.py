@@ -10,7 +10,7 @@ from decimal import Context, Decimal, localcontext
 
 CONTEXT = Context(prec=60, Emin=-999_999_999, Emax=999_999_999)
 INFINITY = Decimal("Infinity")
-_FLAT = Decimal(-1_000_000)  # exp below is zero for every purpose here
+_FLAT = Decimal(-100_000_000)  # exp below is zero for every purpose here
 
 
 def exactly(function):
@@ -44,14 +44,17 @@ def others(logits: list[float], label: int) -> list[Decimal]:
 
 
 def log_softmax(values: list[Decimal]) -> list[Decimal]:
-    """Logarithms of the probabilities."""
-    total = _log_sum(values)
-    return [v - total for v in values]
+    """Logarithms of the probabilities; the largest is taken off first, so that none exceeds 0."""
+    top = max(values)
+    rest = _log_sum([v - top for v in values])
+    return [v - top - rest for v in values]
 
 
 @exactly
 def log_odds(logits, label):
-    return Decimal(logits[label]) - _log_sum(others(logits, label))
+    values = others(logits, label)
+    top = max(values)
+    return Decimal(logits[label]) - top - _log_sum([v - top for v in values])
 
 
 @exactly
@@ -84,7 +87,9 @@ def full_kl(student, teacher):
 
 
 def _softplus(x: Decimal) -> Decimal:
-    return max(x, Decimal(0)) + (1 + _exp(-abs(x))).ln() if x.is_finite() else max(x, Decimal(0))
+    small = _exp(-abs(x))
+    rest = small - small * small / 2 if small < Decimal(10) ** -25 else (1 + small).ln()
+    return max(x, Decimal(0)) + rest
 
 
 def _binary(target: Decimal, own: Decimal) -> Decimal:
@@ -114,14 +119,6 @@ def weighted_label_loss(logits, label, weights):
 
 
 @exactly
-def is_blocked(student, teacher, label):
-    p = log_softmax([Decimal(z) for z in student])
-    t = log_softmax([Decimal(w) for w in teacher])
-    slack = [b - a for j, (a, b) in enumerate(zip(p, t, strict=True)) if j != label]
-    return min(slack) >= Decimal(10) ** -40 * max(map(abs, p)) * -1
-
-
-@exactly
 def transfer_cost(student, teacher, label):
     log_r, log_q = log_softmax(others(student, label)), log_softmax(others(teacher, label))
     return max(b - a for a, b in zip(log_r, log_q, strict=True))
@@ -141,9 +138,16 @@ def sigmoid(x: Decimal) -> Decimal:
 @exactly
 def blocked_mass(student, teacher, label):
     """The largest mass off the label that is blocked, (1 - tau) min q / r, as a logarithm."""
-    log_r, log_q = log_softmax(others(student, label)), log_softmax(others(teacher, label))
-    least = min(b - a for a, b in zip(log_r, log_q, strict=True))
-    return -_softplus(log_odds(teacher, label)) + least
+    return -_softplus(log_odds(teacher, label)) - transfer_cost(teacher, student, label)
+
+
+@exactly
+def blocked_log_odds_limit(student, teacher, label):
+    """The log-odds at that mass: log (e^D - 1 + e^D tau / (1 - tau))."""
+    ratio = transfer_cost(teacher, student, label)
+    if ratio == INFINITY:
+        return ratio
+    return ratio + _log_sum([_log(1 - _exp(-ratio)), log_odds(teacher, label)])
 
 
 def _assemble(odds, log_conditional, label):
@@ -171,27 +175,101 @@ def safe_path(student, teacher, label, s):
     return _assemble(log_odds(student, label) + rise, mixed, label)
 
 
-@exactly
-def transfer_frontier(student, teacher, label, budget):
-    """V(B): bisection for the multiplier of Eq. A.9; the caps alone where those leave mass over."""
-    log_r, log_q = log_softmax(others(student, label)), log_softmax(others(teacher, label))
+def _optimum(log_r, log_q, budget):
+    """Bisection for the multiplier of Eq. A.9; the caps alone where those leave mass over."""
     cost = max(b - a for a, b in zip(log_r, log_q, strict=True))
     if math.isinf(budget) or Decimal(budget) >= cost:
-        return Decimal(0)
+        return log_q
     caps = [a + Decimal(budget) for a in log_r]
     wanted = [j for j, b in enumerate(log_q) if b > -INFINITY]
+    unwanted = [j for j, b in enumerate(log_q) if b == -INFINITY]
+    taken = _log_sum([caps[j] for j in wanted])
+    if unwanted and taken <= 0:
+        over = _log(1 - _exp(taken)) - _log_sum([log_r[j] for j in unwanted])
+        return [caps[j] if j in wanted else log_r[j] + over for j in range(len(caps))]
 
     def solution(log_multiplier):
-        return [min(caps[j], log_q[j] - log_multiplier) for j in wanted]
+        return [min(cap, b - log_multiplier) for cap, b in zip(caps, log_q, strict=True)]
 
-    if _log_sum([caps[j] for j in wanted]) <= 0:
-        optimum = [caps[j] for j in wanted]
-    else:
-        low, high = min(log_q[j] - caps[j] for j in wanted) - 1, Decimal(0)
-        for _ in range(220):
-            middle = (low + high) / 2
-            low, high = (middle, high) if _log_sum(solution(middle)) > 0 else (low, middle)
-            if high - low < Decimal(10) ** -45 * max(1, abs(low)):
-                break
-        optimum = solution(high)
-    return _divergence([log_q[j] for j in wanted], optimum)
+    low, high = min(log_q[j] - caps[j] for j in wanted) - 1, Decimal(0)
+    while high - low > Decimal(10) ** -40 * max(1, abs(low)):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _log_sum(solution(middle)) > 0 else (low, middle)
+    return solution(high)
+
+
+@exactly
+def transfer_frontier(student, teacher, label, budget):
+    log_r, log_q = log_softmax(others(student, label)), log_softmax(others(teacher, label))
+    return _divergence(log_q, _optimum(log_r, log_q, budget))
+
+
+@exactly
+def blocking_slack(student, teacher, label):
+    """The smallest log t_j - log p_j, which is >= 0 where full imitation is blocked."""
+    p = log_softmax([Decimal(z) for z in student])
+    t = log_softmax([Decimal(w) for w in teacher])
+    return min(b - a for j, (a, b) in enumerate(zip(p, t, strict=True)) if j != label)
+
+
+@exactly
+def is_blocked(student, teacher, label):
+    return blocking_slack(student, teacher, label) >= -(Decimal(10) ** -40)
+
+
+@exactly
+def frontier_optimum(student, teacher, label, budget):
+    """The optimum of `transfer_frontier`, with the excess in proportion to r where q is zero."""
+    log_r, log_q = log_softmax(others(student, label)), log_softmax(others(teacher, label))
+    optimum = _optimum(log_r, log_q, budget)
+    return [*optimum[:label], -INFINITY, *optimum[label:]]
+
+
+@exactly
+def project(vector, label):
+    """The projection on the safe cone, by trying every number of raised entries."""
+    values = [Decimal(x) for x in vector]
+    order = sorted(x for j, x in enumerate(values) if j != label)
+    for k in range(len(values)):
+        level = (values[label] + sum(order[:k], Decimal(0))) / (k + 1)
+        if (k == 0 or order[k - 1] <= level) and (k == len(order) or order[k] >= level):
+            break
+    return [level if j == label else max(x, level) for j, x in enumerate(values)]
+
+
+@exactly
+def directions(student, teacher, label, weight=0.5):
+    """Every field of `lib.tpkd.Directions`, and p - t, by name."""
+    p = [_exp(x) for x in log_softmax([Decimal(z) for z in student])]
+    t = [_exp(x) for x in log_softmax([Decimal(z) for z in teacher])]
+    r, q = ([_exp(x) for x in conditional_log_probs(z, label)] for z in (student, teacher))
+    h = [x - (j == label) for j, x in enumerate(p)]
+    u = [a - b for a, b in zip(r, q, strict=True)]
+    d = project(u, label)
+    compensation = -d[label]
+    return {
+        "label": h,
+        "conditional": u,
+        "corrected": d,
+        "update": [a + Decimal(weight) * b for a, b in zip(h, d, strict=True)],
+        "compensation": compensation,
+        "clipped_teacher": [min(a, b + compensation) for a, b in zip(q, r, strict=True)],
+        "gap": [a - b for a, b in zip(p, t, strict=True)],
+    }
+
+
+@exactly
+def safe_imitation(student, teacher, label):
+    """The closest safe prediction, by trying every number of kept margins, largest t / p first."""
+    log_p = log_softmax([Decimal(z) for z in student])
+    log_t = log_softmax([Decimal(z) for z in teacher])
+    other = [j for j in range(len(log_p)) if j != label]
+    other.sort(key=lambda j: log_p[j] - log_t[j])
+    best = Decimal(0)
+    for k in range(len(other) + 1):
+        kept = [label, *other[:k]]
+        best = max(best, _log_sum([log_t[j] for j in kept]) - _log_sum([log_p[j] for j in kept]))
+    return [
+        p + best if j == label else min(t, p + best)
+        for j, (p, t) in enumerate(zip(log_p, log_t, strict=True))
+    ]
