@@ -16,7 +16,6 @@ from torch import Tensor
 
 _BASIS_ENTRIES = 2**27  # numbers a basis may hold: 1 GiB in float64
 _BASIS_SIZE = 64
-_ROUGH = 1e-2  # the tolerance for a value that only has to be shown smaller than another
 _CANCELLATION = 1e-4  # below this part of its length, a vector is made orthogonal once more
 
 
@@ -143,7 +142,8 @@ def largest_eigenpairs(
 
     holds for each pair by the recurrence's own estimate, with $\tau$ the tolerance and $u$ the
     precision of a product. A Krylov space sees one copy of a repeated eigenvalue, so for k > 1 a
-    second run, among the vectors orthogonal to those found, looks for larger ones.
+    second run, among the vectors orthogonal to those found, looks for larger ones: it knows
+    values to about the relative precision of the tolerance.
 
     **Source**: Wu and Simon (2000), thick-restart Lanczos for symmetric eigenvalue problems.
 
@@ -196,7 +196,10 @@ def _iterate(
     precision: float,
     hurdle: float = -math.inf,
 ) -> Eigenpairs:
-    """Expand a space until k pairs have converged; values below the hurdle only roughly."""
+    """Expand a space until k pairs have converged; below the hurdle, until their values have.
+
+    The error of a value is about the square of its residual.
+    """
     worst = math.inf
     for products in range(1, max_products + 1):
         if space.size == space.capacity:
@@ -205,7 +208,7 @@ def _iterate(
         if space.size < min(k + 1, space.dimension):
             continue
         values, rotation, residuals = (part[..., :k] for part in space.ritz())
-        target = torch.where(values > hurdle, tol, max(tol, _ROUGH))
+        target = torch.where(values > hurdle, tol, math.sqrt(tol))
         allowed = torch.clamp(target * values.abs(), min=32 * precision * space.norm)
         if bool((residuals <= allowed).all()):
             vectors = rotation.T.to(space.vectors) @ space.vectors[: space.size]
