@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lib.tpkd.checks import check_beside, check_number, prepare_pair
+from lib.tpkd.checks import check_beside, check_number, check_scalar, prepare, prepare_pair
 from lib.tpkd.divergence import conditional, divergence, odds
 
 
@@ -88,8 +88,12 @@ def alignment_extremal(classes: int) -> Tensor:
         >>> alignment_extremal(4)  # 0, -1, (1 + sqrt 2) / 2, (1 - sqrt 2) / 2
         tensor([ 0.0000, -1.0000,  1.2071, -0.2071], dtype=torch.float64)
     """
-    if int(_classes(classes).reshape(())) < 4:
-        raise ValueError("classes must be an integer >= 4, got 3: there the cosine is always 1")
+    count = _classes(classes)
+    if count.numel() != 1 or float(count) < 4:
+        raise ValueError(
+            f"classes must be an integer >= 4, got {classes!r}; for 3 the cosine is always 1"
+        )
+    classes = int(count)
     gamma, rest = retention_bound(classes), classes - 3
     squares = (3 * gamma - 1) / (2 * (1 - gamma))
     spread = ((squares * (rest + 1) - 1) / rest).sqrt()  # (x - y) sqrt(rest) = ..., sum fixed
@@ -156,6 +160,7 @@ def angle_spectrum_bound(
     cosine = check_number("cosine", cosine, -1.0, 1.0)
     smallest = check_number("smallest", smallest, 0.0)
     largest = check_number("largest", largest, 0.0)
+    _check_numbers(cosine=cosine, smallest=smallest, largest=largest)
     if not bool((largest >= smallest).all()):
         raise ValueError("largest must be >= smallest: they are eigenvalues of one matrix")
     return ((1 + cosine) * smallest - (1 - cosine) * largest) / 2
@@ -209,16 +214,20 @@ def potential_gradient(label: Tensor, signal: Tensor, weight: float = 4.0) -> Te
         weight: w >= 0.
 
     Returns:
-        (..., K).
+        (..., K), in the promoted dtype.
 
     Raises:
-        ValueError: if the weight is negative or not finite.
+        ValueError: if an argument does not fit.
 
     Example:
         >>> potential_gradient(torch.tensor([-1.0, 0.5, 0.5]), torch.tensor([0.0, 0.2, -0.2]))
         tensor([-4.0000,  2.2000,  1.8000])
     """
-    return float(check_number("weight", weight, 0.0, 1e30)) * label + signal
+    weight = check_scalar("weight", weight, 0.0, 1e30)
+    (label, signal), _, dtype = prepare(
+        None, labelled=False, compute=None, label=label, signal=signal
+    )
+    return (weight * label + signal).to(dtype)
 
 
 def compensation_bounds(
@@ -284,7 +293,9 @@ def weighted_descent_constant(
         check_number(name, value, 0.0, 1e30)
         for name, value in (("label_weight", label_weight), ("weight", weight))
     )
-    kept = kept * retention_bound(classes)
+    gamma = retention_bound(classes)
+    _check_numbers(label_weight=w, weight=kept, classes=gamma)
+    kept = kept * gamma
     total = w + kept + torch.hypot(w - kept, torch.ones_like(w * kept))
     return 2 * (w * kept - 0.25) / total
 
@@ -316,6 +327,15 @@ def weighted_step_limit(
     constant = weighted_descent_constant(label_weight, weight, classes)
     beta = check_number("weight", weight)
     return constant / ((check_number("label_weight", label_weight) + 1) * (beta**2).clamp(min=1))
+
+
+def _check_numbers(**values: Tensor) -> None:
+    """Raise ValueError unless all shapes broadcast."""
+    try:
+        torch.broadcast_shapes(*(value.shape for value in values.values()))
+    except RuntimeError:
+        seen = ", ".join(f"{name} {tuple(value.shape)}" for name, value in values.items())
+        raise ValueError(f"the shapes of {seen} do not broadcast") from None
 
 
 def _classes(classes: int | Tensor) -> Tensor:

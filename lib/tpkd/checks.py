@@ -51,8 +51,7 @@ def prepare(
     Args:
         labels: (...) of an integer dtype, in [0, K).
         labelled: False for a function without labels, which passes None for them.
-        zeros: names of the arguments that may hold -inf, a probability of zero. With labels, one
-            logit other than the label's must be finite; without, any one.
+        zeros: names of the arguments that may hold -inf; one logit besides the label's must not.
         compute: dtype of the returned logits; None for float64 if one of them is, else float32.
         **logits: (..., K) real, by argument name, K >= 3.
 
@@ -138,14 +137,7 @@ def others(labels: Tensor, classes: int) -> Tensor:
 
 
 def at_label(values: Tensor, labels: Tensor) -> Tensor:
-    """Return the entries at the label.
-
-    Args:
-        values: (..., K).
-        labels: (...) int64, with the same leading dimensions.
-
-    Returns:
-        (...).
+    """Return the entries (...) of values (..., K) at the labels (...), which do not broadcast.
 
     Example:
         >>> at_label(torch.tensor([5.0, 6.0, 7.0]), torch.tensor(1))
@@ -271,6 +263,16 @@ def check_number(
         seen = float(number[~allowed].flatten()[0])
         raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {seen}")
     return number
+
+
+def check_scalar(
+    name: str, value: float | Tensor, low: float = -math.inf, high: float = math.inf
+) -> float:
+    """Return a single number in [low, high] as a float, or raise ValueError, as `check_number`."""
+    number = check_number(name, value, low, high)
+    if number.numel() != 1:
+        raise ValueError(f"{name} must be one number, got shape {tuple(number.shape)}")
+    return float(number)
 
 
 def check_beside(name: str, value: Tensor, batch: torch.Size) -> None:

@@ -155,7 +155,7 @@ def confidence_direction(
         (..., K), of squared norm K / (K - 1).
 
     Raises:
-        ValueError: if classes < 3 or a label does not fit.
+        ValueError: if classes < 3, a label does not fit or the dtype is not floating.
 
     Example:
         >>> confidence_direction(torch.tensor(1), 3)
@@ -163,6 +163,8 @@ def confidence_direction(
     """
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 3:
         raise ValueError(f"classes must be an integer >= 3, got {classes!r}")
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(f"dtype must be a floating torch.dtype, got {dtype!r}")
     labels = check_labels(labels, classes)
     shape = (*labels.shape, classes)
     direction = torch.full(shape, 1 / (classes - 1), dtype=dtype, device=labels.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lib.tpkd.bounds import potential_gradient
-from lib.tpkd.checks import check_number, prepare, prepare_pair
+from lib.tpkd.checks import check_scalar, prepare, prepare_pair
 from lib.tpkd.directions import Directions, confidence_direction, directions
 from lib.tpkd.divergence import conditional, divergence, odds
 from lib.tpkd.projection import project_onto_safe_cone
@@ -147,7 +148,7 @@ def run_output_steps(
         >>> path.label_loss.exp()[0], bool(path.potential[1] < path.potential[0])
         (tensor(3.0000, dtype=torch.float64), True)
     """
-    step_size = float(check_number("step_size", step_size, 0.0, 1e30))
+    step_size = check_scalar("step_size", step_size, 0.0, 1e30)
     wanted = _records(steps, record)
     (z, teacher), labels, _ = prepare_pair(student_logits, teacher_logits, labels)
     z = z.detach()
@@ -213,7 +214,12 @@ def _records(steps: int, record: Iterable[int] | None) -> set[int]:
     """The numbers of steps at which to record."""
     if isinstance(steps, bool) or not isinstance(steps, numbers.Integral) or steps < 0:
         raise ValueError(f"steps must be an integer >= 0, got {steps!r}")
-    wanted = set(range(steps + 1)) if record is None else {int(step) for step in record}
+    if record is None:
+        return set(range(steps + 1))
+    try:
+        wanted = {operator.index(step) for step in record}
+    except TypeError:
+        wanted = set()
     if not wanted or min(wanted) < 0 or max(wanted) > steps:
-        raise ValueError(f"record must hold numbers of steps in [0, {steps}], got {sorted(wanted)}")
+        raise ValueError(f"record must hold integers in [0, {steps}], got {record!r:.60}")
     return wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lib.tpkd.checks import check_number
+from lib.tpkd.checks import check_scalar
 
 _LARGEST_STEP = 1e30
 
@@ -42,7 +42,7 @@ def exact_head_step(
         tensor([[ 0.6000, -0.6000,  0.0000],
                 [ 0.8000, -0.8000,  0.0000]])
     """
-    step = float(check_number("step_size", step_size, 0.0, _LARGEST_STEP))
+    step = check_scalar("step_size", step_size, 0.0, _LARGEST_STEP)
     named = {"features": features, "head": head, "update": update}
     dtype = _result_dtype(named)
     _check_shapes(features, head, update)

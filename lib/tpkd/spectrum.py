@@ -45,6 +45,8 @@ def restricted_spectrum(
         >>> m, M
         (tensor(4., dtype=torch.float64), tensor(9., dtype=torch.float64))
     """
+    if not callable(vjp):
+        raise ValueError(f"vjp must be a function of a cotangent, got {vjp!r:.60}")
     basis = _orthonormal(first, second)
     products = [_flatten(vjp(column.reshape(first.shape).to(first.dtype))) for column in basis]
     gram = torch.stack([torch.stack([_dot(a, b) for b in products]) for a in products])
@@ -73,14 +75,26 @@ def output_vjp(
     Returns:
         A function of a tensor like `outputs`; parameters without influence give zeros.
 
+    Raises:
+        ValueError: if the outputs are not differentiable or a parameter requires no gradient; from
+            the function, if a direction is not shaped like the outputs.
+
     Example:
         >>> theta = torch.tensor([1.0, 2.0], requires_grad=True)
         >>> output_vjp(theta**2, [theta])(torch.tensor([1.0, 1.0]))
         (tensor([2., 4.]),)
     """
-    parameters = tuple(parameters)
+    if not isinstance(outputs, Tensor) or not outputs.requires_grad:
+        raise ValueError(f"outputs must be a differentiable tensor, got {outputs!r:.60}")
+    parameters = tuple(parameters) if isinstance(parameters, Iterable) else ()
+    if not parameters or not all(isinstance(p, Tensor) and p.requires_grad for p in parameters):
+        raise ValueError("parameters must be tensors that require gradients, at least one")
 
     def vjp(direction: Tensor) -> tuple[Tensor, ...]:
+        if not isinstance(direction, Tensor) or direction.shape != outputs.shape:
+            raise ValueError(
+                f"direction must be a tensor of shape {tuple(outputs.shape)}, got {direction!r:.60}"
+            )
         return torch.autograd.grad(
             outputs, parameters, direction.to(outputs), retain_graph=True, materialize_grads=True
         )
@@ -117,7 +131,10 @@ def _orthonormal(first: Tensor, second: Tensor) -> list[Tensor]:
 
 def _flatten(gradients: Gradients) -> list[Tensor]:
     """The parts of a gradient; None counts as zero."""
-    parts = [gradients] if isinstance(gradients, Tensor) else list(gradients)
+    many = isinstance(gradients, Iterable) and not isinstance(gradients, Tensor)
+    parts = list(gradients) if many else [gradients]
+    if not all(isinstance(part, Tensor) or (many and part is None) for part in parts):
+        raise ValueError(f"vjp must return a tensor or an iterable of them, got {gradients!r:.60}")
     return [None if part is None else part.detach().flatten() for part in parts]
 
 

@@ -192,7 +192,7 @@ def _optimum(log_r, log_q, budget):
         return [min(cap, b - log_multiplier) for cap, b in zip(caps, log_q, strict=True)]
 
     low, high = min(log_q[j] - caps[j] for j in wanted) - 1, Decimal(0)
-    while high - low > Decimal(10) ** -40 * max(1, abs(low)):
+    while high - low > Decimal(10) ** -25 * max(1, abs(low)):
         middle = (low + high) / 2
         low, high = (middle, high) if _log_sum(solution(middle)) > 0 else (low, middle)
     return solution(high)
