@@ -27,7 +27,7 @@ def stability_threshold(
     for gradient descent, Polyak's and Nesterov's momentum. Above it the iterate along that
     eigenvector grows and changes its sign at every step.
 
-    **Source**: Cohen et al. (2021), Section 2 and Appendix B; `growth_factor` reaches 1 there.
+    **Source**: Cohen et al. (2021); derived from `growth_factor`, which reaches 1 there.
 
     Args:
         step_size: eta > 0, a number or a tensor (...).

@@ -152,7 +152,7 @@ def self_stabilisation(
     Progressive sharpening (alpha) raises the sharpness; an oscillation of size
     $x^2 > 2 \alpha / \beta$ lowers it again. With y = 0 and that size the system has period 2.
 
-    **Source**: Damian, Nichani and Lee (2023), self-stabilisation, to first order.
+    **Source**: Damian, Nichani and Lee (2023), self-stabilisation; our sketch of the cubic model.
 
     Args:
         alpha: rate of progressive sharpening, > 0.
