@@ -174,8 +174,8 @@ def sharpness(
     of the parameters; for float64, convert the model and its data. Everything else runs in
     float64. Repeated calls give the same numbers.
 
-    **Source**: Cohen et al. (2021) for the definition; thick-restart Lanczos (Wu and Simon, 2000) on
-    Hessian-vector products.
+    **Source**: Cohen et al. (2021) for the definition; thick-restart Lanczos (Wu and Simon, 2000)
+    on Hessian-vector products.
 
     Args:
         loss: a function () -> scalar that is differentiable in `parameters`, or a sequence of
