@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from lib.tpkd.checks import at_label, check_beside, check_labels, check_number, prepare
 from lib.tpkd.divergence import odds
-from lib.tpkd.projection import project_onto_safe_cone
+from lib.tpkd.projection import project
 
 _TEACHER = ("teacher_logits",)  # the argument that may hold a probability of zero
 _LARGEST_WEIGHT = 1e30  # far from where float32 overflows
@@ -82,15 +82,36 @@ def directions(
     )
     weight = check_number("weight", weight, 0.0, _LARGEST_WEIGHT, student.device)
     check_beside("weight", weight, labels.shape)
-    r, q = (_conditional(logits, labels) for logits in (student, teacher))
-    label = _label_gradient(student, labels, r)
-    conditional = r - q
-    corrected = project_onto_safe_cone(conditional, labels)
-    compensation = -at_label(corrected, labels)
-    clipped = torch.minimum(q, r + compensation.unsqueeze(-1))
+    found = directions_between(student, conditional_probabilities(teacher, labels), labels, weight)
+    return Directions(*(getattr(found, field.name).to(dtype) for field in fields(found)))
+
+
+def directions_between(student: Tensor, q: Tensor, labels: Tensor, weight: Tensor) -> Directions:
+    """Do the work of `directions` for checked logits and the teacher's conditional probabilities.
+
+    Args:
+        student: (..., K) float32 or float64, finite.
+        q: (..., K), 0 at the label.
+        labels: (...) int64, with the same leading dimensions.
+        weight: (...) floating point.
+
+    Returns:
+        `Directions`.
+
+    Example:
+        >>> q, half = torch.tensor([0.0, 0.5, 0.5]), torch.tensor(0.5)
+        >>> directions_between(torch.zeros(3), q, torch.tensor(0), half).update
+        tensor([-0.6667,  0.3333,  0.3333])
+    """
+    r = conditional_probabilities(student, labels)
+    doubt = torch.sigmoid(-odds(student, labels)).unsqueeze(-1)  # accurate where rho rounds to 1
+    label = (doubt * r).scatter(-1, labels.unsqueeze(-1), -doubt)
+    signal = r - q
+    corrected = project(signal, labels)
+    taken = -at_label(corrected, labels)
+    clipped = torch.minimum(q, r + taken.unsqueeze(-1))
     update = label + weight.to(label).unsqueeze(-1) * corrected
-    found = (label, conditional, corrected, update, compensation, clipped)
-    return Directions(*(tensor.to(dtype) for tensor in found))
+    return Directions(label, signal, corrected, update, taken, clipped)
 
 
 def surrogate_loss(
@@ -201,12 +222,18 @@ def conditional_component(corrected: Tensor, labels: Tensor) -> Tensor:
     return (corrected + push).scatter(-1, index, 0.0).to(dtype)
 
 
-def _conditional(logits: Tensor, labels: Tensor) -> Tensor:
-    """The softmax of the logits other than the label's, (..., K), 0 at the label."""
+def conditional_probabilities(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the softmax of the logits other than the label's.
+
+    Args:
+        logits: (..., K), one of them finite besides the label's.
+        labels: (...) int64, with the same leading dimensions.
+
+    Returns:
+        (..., K), 0 at the label.
+
+    Example:
+        >>> conditional_probabilities(torch.tensor([9.0, 2.0, 2.0]), torch.tensor(0))
+        tensor([0.0000, 0.5000, 0.5000])
+    """
     return logits.scatter(-1, labels.unsqueeze(-1), -torch.inf).softmax(-1)
-
-
-def _label_gradient(logits: Tensor, labels: Tensor, conditional: Tensor) -> Tensor:
-    """(1 - rho) (-1, r), accurate where rho rounds to one."""
-    doubt = torch.sigmoid(-odds(logits, labels)).unsqueeze(-1)
-    return (doubt * conditional).scatter(-1, labels.unsqueeze(-1), -doubt)

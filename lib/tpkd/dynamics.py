@@ -10,9 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lib.tpkd.bounds import potential_gradient
-from lib.tpkd.checks import check_scalar, prepare, prepare_pair
-from lib.tpkd.directions import Directions, confidence_direction, directions
+from lib.tpkd.checks import check_beside, check_number, check_scalar, prepare, prepare_pair
+from lib.tpkd.directions import (
+    Directions,
+    conditional_probabilities,
+    confidence_direction,
+    directions,
+    directions_between,
+)
 from lib.tpkd.divergence import conditional, divergence, odds
 from lib.tpkd.projection import project_onto_safe_cone
 
@@ -25,6 +30,7 @@ RULES = (
     "tpkd-full-kl",
     "ce-plus-kl",
 )
+_FULL = ("tpkd-full-kl", "ce-plus-kl")  # the rules that use p - t
 
 
 @dataclass(frozen=True)
@@ -106,8 +112,15 @@ def update_direction(
         >>> update_direction("tpkd-no-label", student, teacher, torch.tensor(0), 1.0)
         tensor([-0.2500,  0.5000, -0.2500])
     """
+    _check_rule(rule)
     found = directions(student_logits, teacher_logits, labels, weight)
-    return _direction(rule, found, student_logits, teacher_logits, labels, weight)
+    weight = torch.as_tensor(weight).to(found.label)
+    gap = None
+    if rule in _FULL:
+        named = {"student_logits": student_logits, "teacher_logits": teacher_logits}
+        (student, teacher), labels, _ = prepare(labels, zeros=("teacher_logits",), **named)
+        gap = (student.softmax(-1) - teacher.softmax(-1)).to(found.label.dtype)
+    return _direction(rule, found, gap, labels, weight)
 
 
 def run_output_steps(
@@ -117,7 +130,7 @@ def run_output_steps(
     step_size: float,
     steps: int,
     rule: str = "tpkd",
-    weight: float = 0.5,
+    weight: float | Tensor = 0.5,
     record: Iterable[int] | None = None,
 ) -> OutputPath:
     r"""Take steps in logit space and record what Theorem 4 speaks of.
@@ -133,7 +146,7 @@ def run_output_steps(
         step_size: eta >= 0.
         steps: number of steps >= 0.
         rule: one of `RULES`.
-        weight: w >= 0 of the rule.
+        weight: number or (...), w >= 0 of the rule.
         record: numbers of steps, in [0, steps], at which to record; None for all.
 
     Returns:
@@ -148,35 +161,35 @@ def run_output_steps(
         >>> path.label_loss.exp()[0], bool(path.potential[1] < path.potential[0])
         (tensor(3.0000, dtype=torch.float64), True)
     """
+    _check_rule(rule)
     step_size = check_scalar("step_size", step_size, 0.0, 1e30)
     wanted = _records(steps, record)
     (z, teacher), labels, _ = prepare_pair(student_logits, teacher_logits, labels)
-    z = z.detach()
-    sums = [torch.zeros_like(z[..., 0]) for _ in range(3)]
+    weight = check_number("weight", weight, 0.0, 1e30, z.device)
+    check_beside("weight", weight, labels.shape)
+    z, teacher = z.detach(), teacher.detach()
+    t, q = teacher.softmax(-1), conditional_probabilities(teacher, labels)
+    sums = torch.zeros(3, *labels.shape, dtype=z.dtype, device=z.device)
     rows = []
     for step in range(max(wanted) + 1):
-        found = directions(z, teacher, labels, weight)
-        update = _direction(rule, found, z, teacher, labels, weight)
-        joint = potential_gradient(found.label, found.conditional)
-        norms = [part.square().sum(-1) for part in (found.label, found.conditional, joint)]
+        found = directions_between(z, q, labels, weight)
+        gap = z.softmax(-1) - t if rule in _FULL else None
+        update = _direction(rule, found, gap, labels, weight)
+        joint = 4 * found.label + found.conditional
+        norms = torch.stack([found.label, found.conditional, joint]).square().sum(-1)
         if step in wanted:
             rows.append((*_losses(z, teacher, labels), *norms, update.square().sum(-1), *sums, z))
-        sums = [total + norm for total, norm in zip(sums, norms, strict=True)]
+        sums = sums + norms
         z = z - step_size * update
     columns = (torch.stack(column) for column in zip(*rows, strict=True))
     return OutputPath(torch.tensor(sorted(wanted), device=z.device), *columns)
 
 
 def _direction(
-    rule: str,
-    found: Directions,
-    student: Tensor,
-    teacher: Tensor,
-    labels: Tensor,
-    weight: float | Tensor,
+    rule: str, found: Directions, gap: Tensor | None, labels: Tensor, weight: Tensor
 ) -> Tensor:
-    """The rule's direction, given the directions at the same output."""
-    h, w = found.label, torch.as_tensor(weight).to(found.label).unsqueeze(-1)
+    """The rule's direction, given the directions and, for two rules, p - t at the same output."""
+    h, w = found.label, weight.unsqueeze(-1)
     if rule == "ce":
         return h
     if rule == "tpkd":
@@ -188,17 +201,14 @@ def _direction(
         return w * found.corrected
     if rule == "tpkd-no-projection":
         return h + w * found.conditional
-    if rule in ("tpkd-full-kl", "ce-plus-kl"):
-        gap = _full_gradient(student, teacher).to(h.dtype)
-        return h + (gap if rule == "ce-plus-kl" else w * project_onto_safe_cone(gap, labels))
-    raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
+    if rule == "tpkd-full-kl":
+        return h + w * project_onto_safe_cone(gap, labels)
+    return h + gap
 
 
-def _full_gradient(student: Tensor, teacher: Tensor) -> Tensor:
-    """p - t, the gradient of KL(t || p)."""
-    named = {"student_logits": student, "teacher_logits": teacher}
-    (student, teacher), _, _ = prepare(None, labelled=False, zeros=("teacher_logits",), **named)
-    return student.softmax(-1) - teacher.softmax(-1)
+def _check_rule(rule: str) -> None:
+    if rule not in RULES:
+        raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
 
 
 def _losses(z: Tensor, teacher: Tensor, labels: Tensor) -> tuple[Tensor, ...]:

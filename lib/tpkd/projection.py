@@ -52,15 +52,32 @@ def project_onto_safe_cone(vector: Tensor, labels: Tensor) -> Tensor:
         tensor([-1.5000, -1.5000,  1.0000,  2.0000])
     """
     (vector,), labels, dtype = prepare(labels, compute=None, vector=vector)
+    return project(vector, labels).to(dtype)
+
+
+def project(vector: Tensor, labels: Tensor) -> Tensor:
+    """Do the work of `project_onto_safe_cone` for arguments that have been checked.
+
+    Args:
+        vector: (..., K) float32 or float64, finite.
+        labels: (...) int64, with the same leading dimensions.
+
+    Returns:
+        (..., K).
+
+    Example:
+        >>> project(torch.tensor([0.0, -1.0, -1.0, 5.0]), torch.tensor(0))
+        tensor([-0.6667, -0.6667, -0.6667,  5.0000])
+    """
     if vector.numel() == 0:
-        return vector.to(dtype)
+        return vector
     index = labels.unsqueeze(-1)
     level = _label_level(vector.detach(), index).to(vector.dtype)
     if torch.is_grad_enabled() and vector.requires_grad:
         raised = (vector < level).scatter(-1, index, True)
         mean = (vector * raised).sum(-1, keepdim=True) / raised.sum(-1, keepdim=True)
-        return torch.where(raised, level + (mean - mean.detach()), vector).to(dtype)
-    return torch.maximum(vector, level).scatter_(-1, index, level).to(dtype)
+        return torch.where(raised, level + (mean - mean.detach()), vector)
+    return torch.maximum(vector, level).scatter_(-1, index, level)
 
 
 def _label_level(vector: Tensor, index: Tensor) -> Tensor:

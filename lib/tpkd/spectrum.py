@@ -117,8 +117,8 @@ def _orthonormal(first: Tensor, second: Tensor) -> list[Tensor]:
     basis = []
     for signal in (first, second):
         rest = signal.detach().to(torch.float64).flatten()
-        norm = rest.norm()
-        rest = rest / norm if norm > 0 else rest
+        if bool((rest != 0).any()):
+            rest = torch.nn.functional.normalize(rest / rest.abs().max(), dim=0)
         for _ in range(2):  # twice, so that nearly parallel signals come out orthogonal
             for unit in basis:
                 rest = rest - (unit @ rest) * unit
