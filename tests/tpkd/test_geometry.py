@@ -119,8 +119,15 @@ def test_cross_entropy_and_single_competitors():
         close(weighted_label_loss(student, labels, alone), expected, rtol=1e-13)
 
 
+@pytest.mark.parametrize("behind", [-21.0, 0.0, 19.0, 21.0, 30.0, 1e4])
+def test_loss_of_one_competitor_is_a_softplus(behind):
+    logits = torch.tensor([0.0, behind, -1e5], dtype=torch.float64)
+    exact = max(behind, 0) + math.log1p(math.exp(-abs(behind)))
+    assert float(weighted_label_loss(logits, LABEL)) == pytest.approx(exact, rel=1e-15)
+
+
 def test_weights_of_zero_cost_nothing_and_negative_ones_are_refused():
-    nothing = weighted_label_loss(STUDENT.requires_grad_(False), LABEL, torch.zeros(3))
+    nothing = weighted_label_loss(STUDENT, LABEL, torch.zeros(3))
     assert float(nothing) == 0.0
     with pytest.raises(ValueError, match="weights must be >= 0, got -1"):
         weighted_label_loss(STUDENT, LABEL, torch.tensor([0.0, -1.0, 0.0]))
