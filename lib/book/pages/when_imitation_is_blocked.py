@@ -111,9 +111,10 @@ def descend_margins(
 def solve_imitation(student: np.ndarray, teacher: np.ndarray, keep: str) -> np.ndarray:
     r"""Solve one constrained imitation problem with the interior-point solver Clarabel.
 
-    In the ratios $v_i = x_i / p_i$ minimise $-\sum_i t_i s_i$ with $s_i \le \log v_i$ (exponential
-    cones), $\sum_i p_i v_i = 1$, and ``"margins"``: $v_j \le v_1$ for every $j$; ``"label"``:
-    $v_1 \ge 1$.
+    In $v_i = x_i / w_i$ minimise $-\sum_i t_i s_i$ with $s_i \le \log v_i$ (exponential cones),
+    $\sum_i w_i v_i = 1$, and ``"margins"``: $v_j \le v_1$ for every $j$, with $w = p$;
+    ``"label"``: $v_1 \ge p_1$, with $w = 1$. Where the solution has entries many decades away from
+    $w$ the solver loses accuracy: it is for mild predictions, and for blocked ones of any kind.
 
     Args:
         student: (K,) probabilities, label first.
@@ -136,12 +137,13 @@ def solve_imitation(student: np.ndarray, teacher: np.ndarray, keep: str) -> np.n
         raise ValueError(f"keep must be 'margins' or 'label', got {keep!r}")
     count = len(student)
     if keep == "margins":
+        scale, limit = student, np.zeros(count - 1)
         kept = np.hstack([-np.ones((count - 1, 1)), np.eye(count - 1)])
-        limit = np.zeros(count - 1)
     else:
-        kept, limit = -np.eye(count)[:1], -np.ones(1)
+        scale, limit = np.ones(count), -student[:1]
+        kept = -np.eye(count)[:1]
     blank = np.zeros((len(kept), count))
-    rows = [np.hstack([student[None], blank[:1]]), np.hstack([kept, blank])]
+    rows = [np.hstack([scale[None], blank[:1]]), np.hstack([kept, blank])]
     logs = np.zeros((3 * count, 2 * count))
     logs[3 * np.arange(count), count + np.arange(count)] = -1.0
     logs[3 * np.arange(count) + 2, np.arange(count)] = -1.0
@@ -151,13 +153,13 @@ def solve_imitation(student: np.ndarray, teacher: np.ndarray, keep: str) -> np.n
     cones += [clarabel.ExponentialConeT()] * count
     settings = clarabel.DefaultSettings()
     settings.verbose = False
-    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-13
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
     cost = np.concatenate([np.zeros(count), -teacher])
     empty = sparse.csc_matrix((2 * count, 2 * count))
     solution = clarabel.DefaultSolver(empty, cost, matrix, right, cones, settings).solve()
     if "Solved" not in str(solution.status):
         raise RuntimeError(f"Clarabel ended with {solution.status}")
-    return student * np.array(solution.x[:count])
+    return scale * np.array(solution.x[:count])
 
 
 def label_first(probabilities: Tensor, labels: Tensor) -> Tensor:
