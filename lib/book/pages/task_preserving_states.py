@@ -68,7 +68,7 @@ def random_states(
 def state_logits(log_odds: Tensor, conditional: Tensor, labels: Tensor) -> Tensor:
     r"""Return the logits of a prediction from its log-odds and its conditional distribution.
 
-    That is of $(\rho, (1 - \rho) r)$: the competitors get $\log r_j$, whose log-sum-exp is zero, and
+    That is of $(\rho, (1 - \rho) r)$: the competitors get $\log r_j$, with log-sum-exp zero, and
     the label gets $\operatorname{logit} \rho$.
 
     Args:
