@@ -155,6 +155,11 @@ def test_records_sums_and_shapes():
     student, teacher, labels = random_states(7, 6, 4)
     batch = student.reshape(2, 3, 4), teacher.reshape(2, 3, 4), labels.reshape(2, 3)
     path = run_output_steps(*batch, 0.5, 10)
+    found = directions(*batch)
+    joint = 4 * found.label + found.conditional
+    torch.testing.assert_close(path.label_norm[0], found.label.square().sum(-1))
+    torch.testing.assert_close(path.conditional_norm[0], found.conditional.square().sum(-1))
+    torch.testing.assert_close(path.joint_norm[0], joint.square().sum(-1))
     assert path.logits.shape == (11, 2, 3, 4)
     assert path.doubt.shape == path.joint_sum.shape == (11, 2, 3)
     for norm, total in (

@@ -77,6 +77,15 @@ def test_scale_of_the_signals_does_not_matter():
     assert [float(value) for value in blind] == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("nearness", [1.0, 1e-4, 1e-9])
+def test_nearly_parallel_signals_get_an_orthonormal_basis(nearness):
+    """With J = 1 both stretches are 1, however close the signals are."""
+    first = gaussian(0, 50)
+    second = first + nearness * gaussian(1, 50)
+    for value in restricted_spectrum(lambda xi: xi, first, second):
+        assert float(value) == pytest.approx(1.0, abs=1e-13)
+
+
 def network(seed, classes, hidden=20):
     torch.manual_seed(seed)
     layers = nn.Linear(8, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh()
