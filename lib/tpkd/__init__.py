@@ -48,6 +48,9 @@ from lib.tpkd.geometry import (
 from lib.tpkd.head import (
     exact_head_step,
 )
+from lib.tpkd.imitation import (
+    safe_imitation,
+)
 from lib.tpkd.projection import (
     project_onto_safe_cone,
 )
@@ -96,6 +99,7 @@ __all__ = [
     "restricted_spectrum",
     "retention_bound",
     "run_output_steps",
+    "safe_imitation",
     "safe_path",
     "surrogate_loss",
     "transfer_cost",
