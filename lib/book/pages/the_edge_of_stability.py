@@ -117,6 +117,26 @@ def top_eigenpair(
     return float(found.values[0]), found.vectors[0]
 
 
+def lowest_curvature(model: nn.Module, data: Data) -> float:
+    """Return the smallest eigenvalue of the Hessian of the square loss at a network.
+
+    Args:
+        model: the network.
+        data: inputs and labels, or targets.
+
+    Returns:
+        The eigenvalue.
+
+    Example:
+        >>> data = torch.tensor([[2.0]]), torch.tensor([[0.0]])
+        >>> round(lowest_curvature(nn.Linear(1, 1, bias=False), data), 5)
+        4.0
+    """
+    problem = training_problem(model, "square", data)
+    found = sharpness(lambda: -problem.part(0), problem.parameters)
+    return -float(found.values[0])
+
+
 def kicked(model: nn.Module, direction: Tensor, size: float) -> nn.Module:
     """Return a copy of a network whose weights are moved along a direction.
 

@@ -59,6 +59,16 @@ def test_a_window_sees_what_descent_and_onset_see(seed):
     assert other.descent.losses[:2].tolist() == pytest.approx(seen.losses.tolist())
 
 
+def test_the_lowest_curvature_is_the_smallest_eigenvalue():
+    inputs, labels = digits_data(30, torch.float64)
+    data, generator = (inputs[:, 20:26], labels), torch.Generator().manual_seed(0)
+    model = fully_connected(6, (3,), 10, generator=generator, dtype=torch.float64)
+    problem = training_problem(model, "square", data)
+    expected = torch.linalg.eigvalsh(dense_hessian(problem.closures(), problem.parameters))[0]
+    assert expected < 0
+    assert page.lowest_curvature(model, data) == pytest.approx(float(expected), rel=1e-6)
+
+
 def test_snapshots_lie_on_one_descent():
     data, model = digits_data(30), digits_network((6,))
     found = page.snapshots(model, data, 0.3, (7, 2, 7, 0))
