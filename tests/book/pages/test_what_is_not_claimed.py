@@ -5,6 +5,7 @@ import torch
 
 from lib.book.pages import what_is_not_claimed as page
 from lib.book.pages.stability_runs import digits_network
+from lib.models import fully_connected
 from lib.stability import dense_hessian
 from lib.stability.training import training_problem
 
@@ -12,8 +13,9 @@ from lib.stability.training import training_problem
 def relu_network(seed: int = 0):
     """A small ReLU network in float64 with data that hit no kink."""
     generator = torch.Generator().manual_seed(seed)
-    inputs = torch.randn(12, 64, generator=generator, dtype=torch.float64)
-    network = digits_network((4, 3), "relu", seed, dtype=torch.float64)
+    inputs = torch.randn(12, 5, generator=generator, dtype=torch.float64)
+    options = {"generator": generator, "dtype": torch.float64}
+    network = fully_connected(5, (4, 3), 10, "relu", **options)
     return network, (inputs, torch.arange(12) % 10)
 
 
