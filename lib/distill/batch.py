@@ -71,17 +71,18 @@ def prepare_batch(
     named = {"student_logits": student_logits}
     named |= {name: tensor for name, tensor in optional.items() if tensor is not None}
     if conditional:
-        tensors, labels, _ = prepare(labels, zeros=_MAY_BE_ZERO, compute=None, **named)
+        checked = prepare(labels, zeros=_MAY_BE_ZERO, compute=None, **named)
+        labels = checked.labels
     else:
-        tensors, _, _ = prepare(None, labelled=False, zeros=_MAY_BE_ZERO, compute=None, **named)
-        _, labels, _ = prepare(labels, compute=None, student_logits=tensors[0])
+        checked = prepare(None, labelled=False, zeros=_MAY_BE_ZERO, compute=None, **named)
+        labels = prepare(labels, compute=None, student_logits=checked.logits[0]).labels
     if labels.numel() == 0:
         raise ValueError(
             f"student_logits must hold at least one example for a mean, got shape "
             f"{tuple(student_logits.shape)} with labels {tuple(labels.shape)}"
         )
     shape = (*labels.shape, student_logits.shape[-1])
-    found = {name: tensor.expand(shape) for name, tensor in zip(named, tensors, strict=True)}
+    found = {name: tensor.expand(shape) for name, tensor in zip(named, checked.logits, strict=True)}
     fixed = {
         name: found[name].detach() if name in found else None
         for name in ("teacher_logits", "frozen_logits")

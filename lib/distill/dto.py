@@ -18,6 +18,7 @@ from lib.distill.options import Choice, Flag, Number, resolve_options
 from lib.tpkd.checks import check_number
 
 _PARALLEL = 1e-12  # squared distance of the gradients, relative to their squares, taken for none
+_EXPONENT = 1000  # a power of two by which float64 may be scaled
 
 DTO_RULES = {
     "clip": Flag(True),
@@ -227,8 +228,12 @@ def _weights(
 
 def _shortest(first: Tensor, second: Tensor) -> Tensor:
     """The share of the first gradient in the shortest affine combination of both."""
-    largest = torch.maximum(first.abs().amax(), second.abs().amax()) if first.numel() else 1.0
-    first, second = (g / largest if largest > 0 else g for g in (first, second))
+    if first.numel() == 0:
+        return first.new_full((), 0.5)
+    largest = torch.maximum(first.abs().amax(), second.abs().amax())
+    exponent = torch.frexp(largest).exponent.clamp(-_EXPONENT, _EXPONENT)
+    scale = torch.exp2(-exponent.to(torch.float64))  # ldexp would raise 2 in float32
+    first, second = first * scale, second * scale
     gap = second - first
     squares = inner_product(first, first) + inner_product(second, second)
     distance = inner_product(gap, gap)

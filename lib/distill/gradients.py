@@ -47,4 +47,4 @@ def check_pair(task: Tensor, distil: Tensor) -> None:
         seen = " and ".join(", ".join(map(str, kind)) for kind in kinds)
         raise ValueError(f"task and distil must have one shape, dtype and device, got {seen}")
     for name, gradient in (("task", task), ("distil", distil)):
-        check_range(name, gradient)
+        check_range(name, gradient.to(torch.promote_types(gradient.dtype, torch.float32)))
