@@ -98,7 +98,7 @@ def test_the_mean_over_all_subsets_is_not_below_the_sharpness():
 
 
 def test_a_subset_of_one_of_two_crossed_examples_sees_twice_the_sharpness():
-    model, data = quadratic([1.0, 1.0])
+    model, data = quadratic([3.0, 3.0])
     found = page.subset_ratios(model, data, 1, 4, torch.Generator().manual_seed(0))
     assert found.tolist() == pytest.approx([2.0] * 4)
 
