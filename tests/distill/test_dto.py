@@ -77,7 +77,7 @@ def test_clip_toy():
     assert torch.equal(combine_gradients("dto-kd", (task, distil), (1.0, 1.0)), distil)
 
 
-@pytest.mark.parametrize("scale", [5e-324, 1e-200, 1.0, 1e200, 1e300])
+@pytest.mark.parametrize("scale", [1e-300, 1.0, 1e300])
 def test_parallel_and_opposite_gradients(scale):
     one = torch.tensor([3.0, 4.0], dtype=torch.float64) * scale
     for other in (one, one * (1 + 1e-9)):
