@@ -171,10 +171,13 @@ def _gains(gains: Sequence[float] | None, layers: int, initialisation: str) -> l
         if gains is not None:
             raise ValueError("gains must be None for initialisation 'default'; use 'xavier'")
         return None
-    gains = [1.0] * layers if gains is None else [float(gain) for gain in gains]
-    if len(gains) != layers or not all(math.isfinite(gain) and gain > 0 for gain in gains):
-        raise ValueError(f"gains must be {layers} finite numbers > 0, one a layer, got {gains}")
-    return gains
+    try:
+        checked = [1.0] * layers if gains is None else [float(gain) for gain in gains]
+    except (TypeError, ValueError, RuntimeError):
+        checked = []
+    if len(checked) != layers or not all(math.isfinite(gain) and gain > 0 for gain in checked):
+        raise ValueError(f"gains must be {layers} finite numbers > 0, one a layer, got {gains!r}")
+    return checked
 
 
 def _shape(shape: tuple[int, int, int]) -> list[int]:

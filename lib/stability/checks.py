@@ -156,6 +156,36 @@ def real_float64(name: str, value: Tensor | float | Sequence[float]) -> Tensor:
     return tensor.to(torch.float64)
 
 
+def broadcast_float64(**values: Tensor | float | Sequence[float]) -> tuple[Tensor, ...]:
+    """Return finite real numbers as float64 tensors of one shape, on the device of one that has it.
+
+    Args:
+        **values: tensors or numbers, by the name of the argument.
+
+    Returns:
+        One tensor for each, in order.
+
+    Raises:
+        ValueError: if one is no finite real number, or the shapes do not broadcast.
+
+    Example:
+        >>> broadcast_float64(x=torch.ones(2), y=torch.ones(3))
+        Traceback (most recent call last):
+        ValueError: x (2,), y (3,) must broadcast; add dimensions of size 1 where they should
+    """
+    tensors = {name: real_float64(name, value) for name, value in values.items()}
+    devices = [tensor.device for tensor in tensors.values() if tensor.device.type != "cpu"]
+    try:
+        return torch.broadcast_tensors(
+            *(tensor.to(devices[0]) if devices else tensor for tensor in tensors.values())
+        )
+    except RuntimeError:
+        shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+        raise ValueError(
+            f"{shapes} must broadcast; add dimensions of size 1 where they should"
+        ) from None
+
+
 def leaf_parameters(parameters: Iterable[Tensor]) -> tuple[Tensor, ...]:
     """Return the parameters of a loss as a tuple, or raise ValueError.
 

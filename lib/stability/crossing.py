@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lib.stability.checks import count, positive
 from lib.stability.descent import Descent, Progress, run_records, run_setting
-from lib.stability.hessian import HessianOperator
+from lib.stability.hessian import HessianOperator, SharpnessError
 from lib.stability.run_state import RunState
 from lib.stability.training import TrainingProblem, flatten, training_problem
 
@@ -106,6 +106,8 @@ def onset(
         gradient = state.look(step)
         if step == 0:
             top = state.start
+            if top is None:
+                raise SharpnessError(f"the loss is {state.losses[0]} at the window's first iterate")
         projections.append(float((problem.flat() - origin) @ top))
         if state.ended != "open" or step == len(walk) - 1:
             break
@@ -141,7 +143,8 @@ def quadratic_model_descent(
         micro_batch: examples that pass the model at once; None for all.
 
     Returns:
-        Both losses at each of the T + 1 iterates.
+        Both losses at each of the T + 1 iterates, NaN from where they cannot be had: descent on
+        the loss ends once it is above 1,000 times the first one.
 
     Raises:
         ValueError: if an argument does not fit.

@@ -124,7 +124,8 @@ def descend(
         The records. A loss above 1,000 times the first one, or not finite, ends the run.
 
     Raises:
-        ValueError: if an argument does not fit, or the checkpoint is damaged or of another run.
+        ValueError: if an argument does not fit, or the checkpoint is damaged, of another run, or
+            has no folder.
         SharpnessError: if an eigenvalue cannot be had.
 
     Example:
@@ -148,6 +149,8 @@ def descend(
         goal_loss=goal_loss,
     )
     state, steps = RunState(problem, setting), count("steps", steps, 0)
+    if checkpoint_every is not None:
+        count("checkpoint_every", checkpoint_every)
     file = None if checkpoint is None else _open(checkpoint, checkpoint_every, state)
     if file is not None:
         file.restore(state, steps)
@@ -201,7 +204,7 @@ def _run(state: RunState, steps: int, file: RunFile | None, progress: Progress |
 def _open(checkpoint: str | Path, every: int | None, state: RunState) -> RunFile:
     if every is None:
         every = state.setting.every if isinstance(state.setting.every, int) else 50
-    return run_file(checkpoint, count("checkpoint_every", every), state.setting, state.problem)
+    return run_file(checkpoint, every, state.setting, state.problem)
 
 
 def run_records(state: RunState) -> Descent:

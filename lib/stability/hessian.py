@@ -60,17 +60,19 @@ class HessianOperator:
             if not isinstance(value, Tensor) or value.numel() != 1:
                 seen = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
                 raise ValueError(f"loss must return a tensor with one number, got {seen}")
+            if value.is_complex():
+                raise ValueError(f"loss must be real, got {value.dtype}")
             if not value.requires_grad:
                 raise ValueError("loss must depend on the parameters, got a value without a graph")
             if not bool(torch.isfinite(value)):
                 raise SharpnessError(f"the loss is {value.item()}: stop before measuring sharpness")
-            return torch.autograd.grad(
-                value.reshape(()),
-                self.parameters,
-                create_graph=True,
-                allow_unused=True,
-                materialize_grads=True,
+            gradient = torch.autograd.grad(
+                value.reshape(()), self.parameters, create_graph=True, allow_unused=True
             )
+        if all(entry is None for entry in gradient):
+            raise ValueError("loss must depend on the parameters, got one that uses none of them")
+        pairs = zip(gradient, self.parameters, strict=True)
+        return tuple(torch.zeros_like(leaf) if entry is None else entry for entry, leaf in pairs)
 
     def __call__(self, vector: Tensor) -> Tensor:
         """Return H v for v (P,), in float64."""
@@ -186,7 +188,8 @@ def sharpness(
         start: (P,) a vector near the eigenvectors sought, or several as rows (m, P), which are
             added up, such as the `vectors` of an earlier call; None starts from a fixed random
             vector.
-        max_products: how many Hessian-vector products may be used.
+        max_products: how many Hessian-vector products the iteration may use; the residuals at the
+            end take k more.
 
     Returns:
         The eigenvalues, eigenvectors, residuals and the number of products, as `Sharpness`.

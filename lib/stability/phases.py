@@ -61,6 +61,8 @@ def loss_rises(run: Descent, start: int = 0, stop: int | None = None) -> float:
         (1.0, 1.0)
     """
     last = len(run.losses) - 1
+    if last < 1:
+        raise ValueError(f"run must have at least one step, got {max(last, 0)}")
     stop = last if stop is None else count("stop", stop, 1, last)
     start = count("start", start, 0, stop - 1)
     return float((run.losses[start : stop + 1].diff() > 0).double().mean())

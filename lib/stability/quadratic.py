@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lib.stability.checks import count, momentum_method, real_float64
+from lib.stability.checks import broadcast_float64, count, momentum_method, real_float64
 
 
 def stability_threshold(
@@ -85,7 +85,7 @@ def growth_factor(
         tensor([1.0000, 0.0000, 1.0000, 1.5000], dtype=torch.float64)
     """
     optimiser, momentum = momentum_method(optimiser, momentum)
-    curvature, steps = _broadcast(curvature=curvature, step_size=_step_sizes(step_size))
+    curvature, steps = broadcast_float64(curvature=curvature, step_size=_step_sizes(step_size))
     contraction = 1 - steps * curvature
     if optimiser == "nesterov":
         trace, product = (1 + momentum) * contraction, momentum * contraction
@@ -130,7 +130,7 @@ def quadratic_descent(
     """
     optimiser, momentum = momentum_method(optimiser, momentum)
     count("steps", steps, 0)
-    curvatures, place, size = _broadcast(
+    curvatures, place, size = broadcast_float64(
         curvatures=curvatures, start=start, step_size=_step_sizes(step_size)
     )
     velocity = torch.zeros_like(place)
@@ -150,18 +150,3 @@ def _step_sizes(step_size: float | Tensor) -> Tensor:
     if not bool((steps > 0).all()):
         raise ValueError(f"step_size must be > 0, got {float(steps.min()):g}")
     return steps
-
-
-def _broadcast(**values: float | Tensor) -> tuple[Tensor, ...]:
-    """Finite numbers in float64, broadcast with each other, on the device of a tensor there is."""
-    tensors = {name: real_float64(name, value) for name, value in values.items()}
-    devices = [tensor.device for tensor in tensors.values() if tensor.device.type != "cpu"]
-    try:
-        return torch.broadcast_tensors(
-            *(tensor.to(devices[0]) if devices else tensor for tensor in tensors.values())
-        )
-    except RuntimeError:
-        shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
-        raise ValueError(
-            f"{shapes} must broadcast; add dimensions of size 1 where they should"
-        ) from None

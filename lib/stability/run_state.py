@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lib.stability.records import CheckpointError, read_checkpoint, tensor_digest, write_checkpoint
 from lib.stability.training import TrainingProblem
@@ -191,7 +192,16 @@ class RunFile:
 def run_file(
     checkpoint: str | Path, every: int, setting: Setting, problem: TrainingProblem
 ) -> RunFile:
-    """Return the checkpoint of a run that starts with the model's present weights."""
+    """Return the checkpoint of a run that starts with the model's present weights.
+
+    Raises:
+        CheckpointError: if the file has no folder to stand in.
+    """
+    if not isinstance(checkpoint, str | os.PathLike):
+        raise CheckpointError(f"checkpoint must be a path, got {checkpoint!r}")
+    path = Path(checkpoint)
+    if not path.parent.is_dir():
+        raise CheckpointError(f"checkpoint {path} has no folder: create {path.parent}")
     inputs, targets = (torch.cat(side) for side in zip(*problem.chunks, strict=True))
     fingerprint = asdict(setting) | {
         "loss": problem.loss,
@@ -199,4 +209,11 @@ def run_file(
         "initial weights": tensor_digest(*problem.model.state_dict().values())[:16],
         "data": tensor_digest(inputs, targets)[:16],
     }
-    return RunFile(Path(checkpoint), every, fingerprint)
+    return RunFile(path, every, fingerprint | _unlike_fresh(problem.model))
+
+
+def _unlike_fresh(model: nn.Module) -> dict:
+    """What a model's words and weights do not tell, where it is not as it was made."""
+    frozen = [name for name, weights in model.named_parameters() if not weights.requires_grad]
+    modes = [name for name, module in model.named_modules() if not module.training]
+    return ({"frozen": frozen} if frozen else {}) | ({"in eval mode": modes} if modes else {})

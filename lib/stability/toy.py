@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lib.stability.checks import count, positive, real_float64
+from lib.stability.checks import broadcast_float64, count, positive, real_float64
 
 
 def product_loss(point: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ def product_flow_sharpness(start: Tensor) -> Tensor:
         >>> round(float(product_flow_sharpness(torch.tensor([3.0, 0.2], dtype=torch.float64))), 6)
         9.180501
     """
-    a, b = _weights(start)
+    a, b = _weights(start, "start")
     if bool((a == -b).any()):
         raise ValueError("start must not have a = -b: the flow ends in the saddle at 0 from there")
     return torch.hypot(a.square() - b.square(), torch.full_like(a, 2.0))
@@ -126,7 +126,7 @@ def product_descent(start: Tensor, step_size: float, steps: int) -> Tensor:
         tensor([[2.0000, 1.0000],
                 [1.5000, 0.0000]])
     """
-    point = torch.stack(_weights(start), -1)
+    point = torch.stack(_weights(start, "start"), -1)
     positive("step_size", step_size)
     count("steps", steps, 0)
     points = [point]
@@ -176,7 +176,7 @@ def self_stabilisation(
     alpha, beta = positive("alpha", alpha), positive("beta", beta)
     step_size = positive("step_size", step_size)
     count("steps", steps, 0)
-    x, y = torch.broadcast_tensors(real_float64("x", x), real_float64("y", y))
+    x, y = broadcast_float64(x=x, y=y)
     pairs = [(x, y)]
     for _ in range(steps):
         x, y = -(1 + step_size * y) * x, y + step_size * (alpha - beta * x.square() / 2)
@@ -185,11 +185,11 @@ def self_stabilisation(
     return torch.stack(xs), torch.stack(ys)
 
 
-def _weights(point: Tensor) -> tuple[Tensor, Tensor]:
+def _weights(point: Tensor, name: str = "point") -> tuple[Tensor, Tensor]:
     """The two weights of a point (..., 2), or ValueError."""
-    checked = real_float64("point", point)
+    checked = real_float64(name, point)
     if checked.ndim < 1 or checked.shape[-1] != 2:
-        raise ValueError(f"point must have shape (..., 2), got {tuple(checked.shape)}")
+        raise ValueError(f"{name} must have shape (..., 2), got {tuple(checked.shape)}")
     floating = isinstance(point, Tensor) and point.is_floating_point()
     a, b = (point if floating else checked).unbind(-1)
     return a, b

@@ -61,9 +61,12 @@ class TrainingProblem:
         counted = accuracy and self.labels is not None
         begin = 0
         for inputs, targets in self.chunks:
-            outputs = self.model(inputs)
-            part = self._part(outputs, targets)
-            pieces = torch.autograd.grad(part, self.parameters)
+            with torch.enable_grad():
+                outputs = self.model(inputs)
+                part = self._part(outputs, targets)
+            pieces = torch.autograd.grad(
+                part, self.parameters, allow_unused=True, materialize_grads=True
+            )
             if gradient is None:
                 gradient = list(pieces)
             else:
@@ -92,8 +95,9 @@ class TrainingProblem:
         try:
             yield
         finally:
-            for buffer, copy in kept:
-                buffer.copy_(copy)
+            with torch.no_grad():
+                for buffer, copy in kept:
+                    buffer.copy_(copy)
 
     def _part(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if self.loss == "square":
@@ -191,16 +195,37 @@ def _checked_data(data: tuple[Tensor, Tensor], like: Tensor) -> tuple[Tensor, Te
 
 
 def _outputs(model: nn.Module, inputs: Tensor) -> int:
-    """The number of outputs, from a pass of two examples that leaves no trace."""
-    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    with torch.no_grad():
-        outputs = model(inputs[:2])
-        for buffer, copy in kept:
-            buffer.copy_(copy)
-    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+    """The number of outputs, from two passes of two examples that leave no trace."""
+    few = inputs[:2]
+    outputs, again = _tried(model, few)
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(few):
         shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise ValueError(f"model must return outputs of shape (n, K), got {shape}")
+        raise ValueError(
+            f"model must return outputs of shape (n, K), got {shape} for n = {len(few)}"
+        )
+    if not outputs.requires_grad:
+        raise ValueError("model must have outputs that depend on its parameters, got a constant")
+    if not torch.allclose(outputs, again, equal_nan=True):
+        raise ValueError(
+            "model must be deterministic, got two outputs for the same inputs; take dropout out"
+        )
     return outputs.shape[1]
+
+
+def _tried(model: nn.Module, inputs: Tensor) -> list[Tensor]:
+    """What the model returns in two passes, its buffers left as they were."""
+    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        with torch.enable_grad():
+            return [model(inputs) for _ in range(2)]
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"model must accept data[0] (inputs) of shape {tuple(inputs.shape)}: {error}"
+        ) from error
+    finally:
+        with torch.no_grad():
+            for buffer, copy in kept:
+                buffer.copy_(copy)
 
 
 def _check_numbers(targets: Tensor, loss: str, width: int) -> None:

@@ -178,3 +178,11 @@ def test_convolutional_refuses(change, message):
     arguments = {"shape": (3, 8, 8), "channels": (4, 4), "outputs": 3, "generator": generator()}
     with pytest.raises(ValueError, match=message):
         convolutional(**(arguments | change))
+
+
+@pytest.mark.parametrize("gains", [3.0, ("a", 1.0), (None, 1.0), (1.0,), (0.0, 1.0)])
+def test_gains_that_do_not_fit(gains):
+    with pytest.raises(ValueError, match="gains must be 2 finite numbers"):
+        fully_connected(
+            4, (3,), 2, generator=torch.Generator(), initialisation="xavier", gains=gains
+        )

@@ -8,6 +8,7 @@ from torch import nn
 
 from lib.models import fully_connected
 from lib.stability import (
+    SharpnessError,
     dense_hessian,
     descend,
     growth_factor,
@@ -117,3 +118,10 @@ def test_a_true_run_that_diverges_is_filled_with_nan():
     assert run.true_losses.shape == run.model_losses.shape == (11,)
     assert bool(run.true_losses[-1].isnan())
     assert bool(run.model_losses.isfinite().all())
+
+
+def test_no_window_from_weights_that_are_nan():
+    model = torch.nn.Linear(2, 1)
+    torch.nn.init.constant_(model.weight, float("nan"))
+    with pytest.raises(SharpnessError, match="nan at the window's first iterate"):
+        onset(model, "square", (torch.ones(3, 2), torch.ones(3, 1)), 0.1, 2)

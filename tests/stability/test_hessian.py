@@ -356,3 +356,12 @@ def test_devices_and_dtypes(device, dtype):
     image = hessian_vector_product(loss, parameters, found.vectors[0])
     assert image.dtype == dtype
     assert image.device == parameters[0].device
+
+
+def test_losses_that_have_no_sharpness():
+    x = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    other = torch.ones(1, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(ValueError, match="loss must depend on the parameters"):
+        sharpness(lambda: x.square().sum(), [other])
+    with pytest.raises(ValueError, match="loss must be real"):
+        sharpness(lambda: x.sum() * (1 + 1j), [x])

@@ -55,3 +55,8 @@ def test_rises_are_counted(losses, data):
 def test_steps_outside_the_run_are_refused(start, stop):
     with pytest.raises(ValueError, match="must be an integer"):
         loss_rises(run([3.0, 2.0, 1.0, 0.0]), start, stop)
+
+
+def test_no_rises_without_a_step():
+    with pytest.raises(ValueError, match="run must have at least one step"):
+        loss_rises(run([1.0]))

@@ -150,11 +150,29 @@ def test_a_part_of_a_file_is_refused_by_name(tmp_path, part):
         train(path, steps=6)
 
 
-def test_a_folder_is_refused_and_a_missing_one_named(tmp_path):
+def test_a_folder_is_refused_and_a_missing_one_named_before_the_first_step(tmp_path):
+    def never(steps):
+        raise AssertionError("a step was taken")
+
     with pytest.raises(CheckpointError, match="must be a file"):
-        train(tmp_path)
+        train(tmp_path, progress=never)
+    with pytest.raises(CheckpointError, match=r"nowhere.run has no folder: create .*nowhere"):
+        train(tmp_path / "nowhere" / "run", progress=never)
+    with pytest.raises(CheckpointError, match="must be a path, got 3"):
+        train(3, progress=never)
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        train(tmp_path / "nowhere" / "run")
+        write_checkpoint(tmp_path / "nowhere" / "run", {}, {})
+
+
+def test_a_checkpoint_knows_what_is_frozen_and_in_which_mode(tmp_path):
+    path, frozen = tmp_path / "run", network()
+    train(path, steps=3)
+    with pytest.raises(CheckpointError, match="in eval mode"):
+        train(path, steps=3, model=network().eval())
+    frozen[1].weight.requires_grad_(False)
+    with pytest.raises(CheckpointError, match="frozen"):
+        train(path, steps=3, model=frozen)
+    assert_same(train(path, steps=3), train(steps=3))
 
 
 def test_tensors_come_back_as_they_were(tmp_path):

@@ -109,10 +109,11 @@ def test_without_oscillation_the_sharpness_rises_at_the_rate_alpha():
 
 
 def test_bad_arguments():
-    for call in (product_loss, product_hessian, product_sharpness, product_flow_sharpness):
-        with pytest.raises(ValueError, match=r"point must have shape \(..., 2\), got \(3,\)"):
+    calls = [(call, "point") for call in (product_loss, product_hessian, product_sharpness)]
+    for call, name in [*calls, (product_flow_sharpness, "start")]:
+        with pytest.raises(ValueError, match=rf"{name} must have shape \(..., 2\), got \(3,\)"):
             call(torch.ones(3))
-        with pytest.raises(ValueError, match="point must be finite"):
+        with pytest.raises(ValueError, match=f"{name} must be finite"):
             call(torch.tensor([1.0, math.nan]))
     with pytest.raises(ValueError, match="must not have a = -b"):
         product_flow_sharpness(torch.tensor([1.0, -1.0]))
@@ -125,3 +126,10 @@ def test_bad_arguments():
         arguments[index] = -1.0
         with pytest.raises(ValueError, match=f"{name} must be a finite number > 0"):
             self_stabilisation(*arguments, 1.0, 0.0, 1)
+
+
+def test_errors_name_the_argument():
+    with pytest.raises(ValueError, match="start must have shape"):
+        product_descent(torch.ones(3), 0.1, 1)
+    with pytest.raises(ValueError, match=r"x \(2,\), y \(3,\) must broadcast"):
+        self_stabilisation(1.0, 1.0, 0.1, torch.ones(2), torch.ones(3), 1)
