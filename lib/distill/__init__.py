@@ -2,13 +2,8 @@
 
 from lib.distill.dto import DtoWeights, dto_weights, layer_feature_loss
 from lib.distill.dual_head import align_gradients
-from lib.distill.objectives import (
-    OBJECTIVES,
-    Objective,
-    combine_gradients,
-    objective_loss,
-    objective_losses,
-)
+from lib.distill.methods import OBJECTIVES, Objective
+from lib.distill.objectives import combine_gradients, objective_loss, objective_losses
 
 __all__ = [
     "OBJECTIVES",

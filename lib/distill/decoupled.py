@@ -23,7 +23,7 @@ def target_loss(student: Tensor, teacher: Tensor, labels: Tensor, temperature: f
 
     with $b = p^{(T)}_y$ and $\tau_T = t^{(T)}_y$.
 
-    **Source**: Zhao et al. (2022), Section 3.
+    **Source**: Zhao et al. (2022), released code.
 
     Args:
         student: (..., K) float32 or float64, finite.
@@ -52,7 +52,7 @@ def nontarget_loss(student: Tensor, teacher: Tensor, labels: Tensor, temperature
 
     The loss of KD is $\mathrm{TCKD} + (1 - \tau_T)\,\mathrm{NCKD}$.
 
-    **Source**: Zhao et al. (2022), Section 3.
+    **Source**: Zhao et al. (2022), released code.
 
     Args:
         student: (..., K) float32 or float64, finite.
@@ -109,7 +109,7 @@ def dkd_losses(batch: Batch, options: Mapping[str, object], step: int | None) ->
     with $T = 4$, $\alpha = 1$, $\beta = 8$. Yuan & Tao warm up for 2 epochs on text and leave the
     length for images open; the released configuration has 20.
 
-    **Source**: Zhao et al. (2022), Eq. 7 and released code; Yuan & Tao, Appendix E.1.
+    **Source**: Zhao et al. (2022), released code; Yuan & Tao, Appendix E.1.
     """
     arguments = (batch.student, batch.teacher, batch.labels, options["temperature"])
     terms = options["alpha"] * target_loss(*arguments)

@@ -90,7 +90,7 @@ def align_gradients(task: Tensor, distil: Tensor) -> Tensor:
     bit. The method steps along the sum of the task gradient and this one. Both must be gradients of
     the whole batch in all parameters, zero where a head takes no part, before any clipping.
 
-    **Source**: Yang et al. (2025), Section 4 and released code.
+    **Source**: Yang et al. (2025), released code.
 
     Args:
         task: (P,), or of any shape, floating point and finite; g_ce.
@@ -112,9 +112,8 @@ def align_gradients(task: Tensor, distil: Tensor) -> Tensor:
     wide = torch.promote_types(task.dtype, torch.float32)
     largest = task.abs().amax().to(wide)
     unit = task.to(wide) / torch.where(largest > 0, largest, 1.0)
-    overlap = inner_product(distil, unit).clamp(max=0.0)
     length = inner_product(unit, unit)
-    share = overlap / torch.where(length > 0, length, 1.0)
+    share = inner_product(distil, unit) / torch.where(length > 0, length, 1.0)
     corrected = distil.to(wide) - share.to(wide) * unit
     return torch.where(share < 0, corrected.to(distil.dtype), distil)
 

@@ -94,7 +94,8 @@ def objective_losses(
         **options: of the method.
 
     Returns:
-        Tensors (), one for each backward pass.
+        Tensors (), one for each backward pass; two of them share a graph, which the first pass
+        must retain.
 
     Raises:
         ValueError: as `objective_loss`.
@@ -121,7 +122,7 @@ def combine_gradients(
     The only gradient; for `dhkd` $g_{\rm ce} + g'_{\rm kd}$ with the second aligned, for `dto-kd`
     $\sum_i w_i \nabla L_i$.
 
-    **Source**: Yang et al. (2025), Section 4; Hayder et al. (2026), Eqs. 8 to 15.
+    **Source**: Yang et al. (2025), released code; Hayder et al. (2026), Eqs. 8 to 15.
 
     Args:
         name: one of `OBJECTIVES`.

@@ -20,7 +20,7 @@ def teacher_chosen(teacher: Tensor, frozen: Tensor, labels: Tensor | None) -> Te
 
     The choice is hard, at unit temperature; a tie goes to the frozen student.
 
-    **Source**: Roth et al. (2024), Section 4 and released code.
+    **Source**: Roth et al. (2024), released code.
 
     Args:
         teacher: (..., K) float32 or float64, -inf allowed.
@@ -49,7 +49,7 @@ def partition_loss(student: Tensor, teacher: Tensor, frozen: Tensor, chosen: Ten
     $$L = \operatorname{KL}(\tilde t \| p), \qquad \tilde t = m\,t + (1 - m)\,p^0, \qquad
       \nabla_z L = p - \tilde t$$
 
-    **Source**: Roth et al. (2024), Section 4 and released code.
+    **Source**: Roth et al. (2024), released code.
 
     Args:
         student: (..., K) float32 or float64, finite.

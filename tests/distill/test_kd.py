@@ -17,7 +17,7 @@ from tests.distill.cases import arguments, evaluate, split
 seeds = st.integers(0, 2**32)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(seeds, st.sampled_from([3, 10]), st.floats(0.5, 20))
 def test_imitation_is_the_librarys_divergence(seed, classes, temperature):
     values = arguments(seed, 4, classes)

@@ -14,7 +14,7 @@ from tests.distill.cases import arguments, evaluate, rows
 seeds = st.integers(0, 2**32)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(seeds, st.sampled_from([3, 8]), st.booleans())
 def test_choice_is_that_of_the_probabilities(seed, classes, supervised):
     values = arguments(seed, 8, classes)

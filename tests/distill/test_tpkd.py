@@ -20,7 +20,7 @@ def triple(values):
     return [values[key] for key in ("student_logits", "teacher_logits", "labels")]
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     seeds,
     st.sampled_from([3, 10]),
@@ -57,7 +57,7 @@ def test_without_projection_is_an_ordinary_loss(weight):
     torch.testing.assert_close(gradient, auto, rtol=1e-9, atol=1e-15)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(seeds, st.sampled_from([3, 10]), st.floats(0.1, 10))
 def test_blocked_states_leave_ce_to_safe_full_imitation(seed, classes, sure):
     """Blocked: the student gives every other class at most what the teacher does."""
