@@ -16,10 +16,13 @@ from lib.distill import (
     objective_loss,
     objective_losses,
 )
+from lib.distill.batch import prepare_batch
+from lib.distill.dto import logit_gradients
 from lib.distill.gradients import inner_product
 from tests.distill.cases import arguments, evaluate
 
 seeds = st.integers(0, 2**32)
+TRIPLE = ("student_logits", "teacher_logits", "labels")
 
 
 def gradients(seed, size=12, tilt=0.0):
@@ -135,6 +138,9 @@ def test_loss_combines_the_gradients_of_the_logits(options):
     loss, gradient, _ = evaluate("dto-kd", values, **options)
     combined = combine_gradients("dto-kd", pair, losses, **options)
     torch.testing.assert_close(gradient, combined, rtol=1e-9, atol=1e-15)
+    checked = prepare_batch(*(values[key] for key in TRIPLE))
+    for ours, auto in zip(logit_gradients(checked), pair, strict=True):
+        torch.testing.assert_close(ours, auto, rtol=1e-9, atol=1e-15)
     found = dto_weights(*pair, *losses, **options)
     if options.get("scale") == "normalised":
         expected = found.task * losses[0] + found.distil * losses[1]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.distill import objective_loss
-from lib.distill.tpkd import safe_full_kl_direction
+from lib.distill.tpkd import safe_full_kl_direction, surrogate
 from lib.tpkd import conditional_kl, directions, is_blocked, surrogate_loss, update_direction
 from tests.distill.cases import SURROGATES, arguments, evaluate
 from tests.tpkd.states import random_states
@@ -123,3 +123,11 @@ def test_the_paper_direction_contains_the_label_gradient():
     found = directions(*triple(values))
     with_label = evaluate("tpkd", values)[1] - evaluate("tpkd-no-label", values)[1]
     torch.testing.assert_close(with_label, found.label / 3, rtol=1e-10, atol=1e-15)
+
+
+def test_a_surrogate_has_no_gradient_in_its_direction():
+    student, direction = torch.ones(2, 2, 3, requires_grad=True).unbind()
+    loss = surrogate(student, 2 * direction).sum()
+    in_student, in_direction = torch.autograd.grad(loss, (student, direction), allow_unused=True)
+    assert torch.equal(in_student, torch.full((2, 3), 2.0))
+    assert in_direction is None
