@@ -19,8 +19,10 @@ from torch import Tensor
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_LABELS = (*_INTEGERS, torch.uint16, torch.uint32, torch.uint64)
+_REAL = frozenset((*_FLOATS, *_INTEGERS))
+_LABELS = frozenset((*_INTEGERS, torch.uint16, torch.uint32, torch.uint64))
 _HEADROOM = 2.0**-24  # by which logits stay below the largest number, so that no sum overflows
+_LIMITS = {dtype: torch.finfo(dtype).max * _HEADROOM for dtype in _FLOATS}
 
 
 class Prepared(NamedTuple):
@@ -56,7 +58,7 @@ def prepare(
         **logits: (..., K) real, by argument name, K >= 3.
 
     Returns:
-        A `Prepared`; the tensors are expanded views, not copies.
+        A `Prepared`; a tensor that fits is returned as it is, others as expanded views.
 
     Raises:
         ValueError: if a type, dtype, device, shape or value does not fit; it names the argument.
@@ -79,14 +81,16 @@ def prepare(
         labels = check_labels(labels, classes)
     _same_device(tensors)
     shape = _common_shape(tensors)
-    if labelled:
+    if labelled and labels.shape != shape:
         labels = labels.expand(shape)
     converted = []
     for name, tensor in logits.items():
-        tensor = tensor.to(compute)
-        check_range(name, tensor, name in zeros)
-        tensor = tensor.expand(*shape, classes)
-        if name in zeros:
+        if tensor.dtype != compute:
+            tensor = tensor.to(compute)
+        some_zero = check_range(name, tensor, name in zeros)
+        if tensor.shape[:-1] != shape:
+            tensor = tensor.expand(*shape, classes)
+        if some_zero:
             _check_support(name, tensor, labels)
         converted.append(tensor)
     return Prepared(tuple(converted), labels, dtype)
@@ -154,7 +158,7 @@ def check_logits(name: str, logits: Tensor) -> None:
         logits: the tensor to check.
     """
     _check_tensor(name, logits)
-    if logits.dtype not in (*_FLOATS, *_INTEGERS):
+    if logits.dtype not in _REAL:
         raise ValueError(
             f"{name} must be of a real dtype (float16, bfloat16, float32, float64 or an integer), "
             f"got {logits.dtype}; convert it with .float()"
@@ -180,10 +184,11 @@ def check_labels(labels: Tensor, classes: int) -> Tensor:
         raise ValueError(
             f"labels must be of an integer dtype, got {labels.dtype}; convert them with .long()"
         )
-    labels = labels.to(torch.int64)
+    if labels.dtype != torch.int64:
+        labels = labels.to(torch.int64)
     if labels.numel() == 0:
         return labels
-    low, high = (int(end) for end in labels.aminmax())
+    low, high = _ends(labels)
     if low < 0 or high >= classes:
         raise ValueError(
             f"labels must lie in [0, {classes}) for {classes} classes, got values from "
@@ -192,25 +197,28 @@ def check_labels(labels: Tensor, classes: int) -> Tensor:
     return labels
 
 
-def check_range(name: str, tensor: Tensor, zeros: bool = False) -> None:
+def check_range(name: str, tensor: Tensor, zeros: bool = False) -> bool:
     """Raise ValueError unless every entry is finite, or -inf where that is allowed.
 
     Args:
         name: the argument's name.
         tensor: floating point, the dtype of the computation.
         zeros: True if -inf, a probability of zero, is allowed.
+
+    Returns:
+        True if an entry is -inf.
     """
-    limit = torch.finfo(tensor.dtype).max * _HEADROOM
     if tensor.numel() == 0:
-        return
-    low, high = tensor.aminmax()
-    if bool((low >= -limit) & (high <= limit)):  # one pass; NaN compares false
-        return
+        return False
+    limit = _LIMITS[tensor.dtype]
+    low, high = _ends(tensor)
+    if -limit <= low and high <= limit:  # one pass; NaN compares false
+        return False
     allowed = tensor.abs() <= limit
     if zeros:
         allowed = allowed | (tensor == -math.inf)
     if bool(allowed.all()):
-        return
+        return True
     seen = float(tensor[~allowed].flatten()[0])
     rule = f"finite and at most {limit:.3g} in modulus"
     raise ValueError(f"{name} must be {rule}{' (or -inf)' if zeros else ''}, got {seen}")
@@ -244,7 +252,7 @@ def check_number(
     """
     if isinstance(value, Tensor):
         _check_tensor(name, value)
-        if value.dtype not in (*_FLOATS, *_INTEGERS):
+        if value.dtype not in _REAL:
             raise ValueError(f"{name} must be of a real dtype, got {value.dtype}")
         if device is not None and value.device != device:
             raise ValueError(
@@ -252,15 +260,17 @@ def check_number(
                 "move it with .to(...)"
             )
         number = value.to(torch.float64)
+        allowed = (number >= low) & (number <= high)
+        seen = None if bool(allowed.all()) else float(number[~allowed].flatten()[0])
     elif isinstance(value, numbers.Real) and not isinstance(value, bool):
-        number = torch.tensor(float(value), dtype=torch.float64, device=device)
+        value = float(value)
+        number = torch.tensor(value, dtype=torch.float64, device=device)
+        seen = None if low <= value <= high else value
     else:
         raise ValueError(
             f"{name} must be a real number or a torch.Tensor of them, got {type(value).__name__}"
         )
-    allowed = (number >= low) & (number <= high)
-    if not bool(allowed.all()):
-        seen = float(number[~allowed].flatten()[0])
+    if seen is not None:
         raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {seen}")
     return number
 
@@ -283,6 +293,8 @@ def check_beside(name: str, value: Tensor, batch: torch.Size) -> None:
         value: the tensor to check.
         batch: the leading dimensions.
     """
+    if not value.shape:
+        return
     try:
         torch.broadcast_shapes(value.shape, batch)
     except RuntimeError:
@@ -315,9 +327,15 @@ def _same_classes(logits: dict[str, Tensor]) -> int:
     return reference.shape[-1]
 
 
+def _ends(tensor: Tensor) -> tuple[float, float]:
+    """Smallest and largest entry, both NaN if one is."""
+    low, high = tensor.detach().aminmax()
+    return low.item(), high.item()
+
+
 def _same_device(tensors: dict[str, Tensor]) -> None:
-    places = {name: tensor.device for name, tensor in tensors.items()}
-    if len(set(places.values())) > 1:
+    if len({tensor.device for tensor in tensors.values()}) > 1:
+        places = {name: tensor.device for name, tensor in tensors.items()}
         seen = ", ".join(f"{name} on {place}" for name, place in places.items())
         raise ValueError(f"{' and '.join(places)} must lie on one device, got {seen}")
 
@@ -325,11 +343,12 @@ def _same_device(tensors: dict[str, Tensor]) -> None:
 def _common_shape(tensors: dict[str, Tensor]) -> torch.Size:
     """The broadcast leading dimensions; the label's own count whole."""
     shapes = {
-        name: tensor.shape if name == "labels" else tensor.shape[:-1]
-        for name, tensor in tensors.items()
+        tensor.shape if name == "labels" else tensor.shape[:-1] for name, tensor in tensors.items()
     }
+    if len(shapes) == 1:
+        return shapes.pop()
     try:
-        return torch.broadcast_shapes(*shapes.values())
+        return torch.broadcast_shapes(*shapes)
     except RuntimeError:
         seen = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
         raise ValueError(

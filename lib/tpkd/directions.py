@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from lib.tpkd.checks import at_label, check_beside, check_labels, check_number, prepare
-from lib.tpkd.divergence import odds
 from lib.tpkd.projection import project
 
 _TEACHER = ("teacher_logits",)  # the argument that may hold a probability of zero
@@ -73,16 +72,10 @@ def directions(
         >>> found.corrected, found.compensation
         (tensor([-0.0500, -0.0500, -0.0200,  0.1200]), tensor(0.0500))
     """
-    (student, teacher), labels, dtype = prepare(
-        labels,
-        zeros=_TEACHER,
-        compute=None,
-        student_logits=student_logits,
-        teacher_logits=teacher_logits,
-    )
-    weight = check_number("weight", weight, 0.0, _LARGEST_WEIGHT, student.device)
-    check_beside("weight", weight, labels.shape)
+    student, teacher, labels, weight, dtype = _check(student_logits, teacher_logits, labels, weight)
     found = directions_between(student, conditional_probabilities(teacher, labels), labels, weight)
+    if found.update.dtype == dtype:
+        return found
     return Directions(*(getattr(found, field.name).to(dtype) for field in fields(found)))
 
 
@@ -103,14 +96,12 @@ def directions_between(student: Tensor, q: Tensor, labels: Tensor, weight: Tenso
         >>> directions_between(torch.zeros(3), q, torch.tensor(0), half).update
         tensor([-0.6667,  0.3333,  0.3333])
     """
-    r = conditional_probabilities(student, labels)
-    doubt = torch.sigmoid(-odds(student, labels)).unsqueeze(-1)  # accurate where rho rounds to 1
-    label = (doubt * r).scatter(-1, labels.unsqueeze(-1), -doubt)
+    label, r = _label_direction(student, labels)
     signal = r - q
     corrected = project(signal, labels)
     taken = -at_label(corrected, labels)
     clipped = torch.minimum(q, r + taken.unsqueeze(-1))
-    update = label + weight.to(label).unsqueeze(-1) * corrected
+    update = torch.addcmul(label, weight.to(label).unsqueeze(-1), corrected)
     return Directions(label, signal, corrected, update, taken, clipped)
 
 
@@ -147,15 +138,16 @@ def surrogate_loss(
         >>> z.grad  # no teacher signal: the cross-entropy gradient
         tensor([[-0.6667,  0.3333,  0.3333]], dtype=torch.float64)
     """
+    student, teacher, labels, weight, dtype = _check(student_logits, teacher_logits, labels, weight)
     with torch.no_grad():
-        update = directions(student_logits, teacher_logits, labels, weight).update
+        label, r = _label_direction(student, labels)
+        corrected = project(r.sub_(conditional_probabilities(teacher, labels)), labels)
+        update = torch.addcmul(label, weight.to(label).unsqueeze(-1), corrected).to(dtype)
     if update.numel() == 0:
         raise ValueError(
             f"student_logits must hold at least one example for a mean, got {tuple(update.shape)}"
         )
-    compute = torch.promote_types(update.dtype, torch.float32)
-    product = update.to(compute) * student_logits.to(compute)
-    return (product.sum() * (update.shape[-1] / update.numel())).to(update.dtype)
+    return ((update * student).sum() * (update.shape[-1] / update.numel())).to(dtype)
 
 
 def confidence_direction(
@@ -237,3 +229,33 @@ def conditional_probabilities(logits: Tensor, labels: Tensor) -> Tensor:
         tensor([0.0000, 0.5000, 0.5000])
     """
     return logits.scatter(-1, labels.unsqueeze(-1), -torch.inf).softmax(-1)
+
+
+def _check(
+    student_logits: Tensor, teacher_logits: Tensor, labels: Tensor, weight: float | Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, torch.dtype]:
+    """Student, teacher, labels and weight after every check, and the dtype of the results."""
+    (student, teacher), labels, dtype = prepare(
+        labels,
+        zeros=_TEACHER,
+        compute=None,
+        student_logits=student_logits,
+        teacher_logits=teacher_logits,
+    )
+    weight = check_number("weight", weight, 0.0, _LARGEST_WEIGHT, student.device)
+    check_beside("weight", weight, labels.shape)
+    return student, teacher, labels, weight, dtype
+
+
+def _label_direction(student: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """p - e_y and the conditional probabilities, of a finite student.
+
+    The log-odds of the label are z_y - max_j z_j + log max_j r_j over the other classes: a
+    difference of logits, so that they are accurate where the label's probability rounds to one.
+    """
+    index = labels.unsqueeze(-1)
+    masked = student.scatter(-1, index, -torch.inf)
+    r = masked.softmax(-1)
+    lead = masked.amax(-1, keepdim=True) - student.gather(-1, index)
+    doubt = torch.sigmoid(lead - r.amax(-1, keepdim=True).log())
+    return (doubt * r).scatter_(-1, index, -doubt), r

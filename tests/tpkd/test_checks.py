@@ -10,6 +10,7 @@ from lib.tpkd.checks import (
     at_label,
     check_beside,
     check_number,
+    check_range,
     others,
     prepare,
     prepare_pair,
@@ -182,3 +183,19 @@ def test_entries_at_and_off_the_label():
     values = torch.arange(6.0).reshape(2, 3)
     assert torch.equal(at_label(values, labels), torch.tensor([2.0, 3.0]))
     assert torch.equal(others(labels, 3).long(), torch.tensor([[1, 1, 0], [0, 1, 1]]))
+
+
+def test_what_fits_is_not_copied():
+    logits, labels = torch.zeros(2, 3), torch.tensor([0, 1])
+    prepared = prepare(labels, compute=None, logits=logits)
+    assert prepared.logits[0] is logits
+    assert prepared.labels is labels
+    wide = prepare(labels, compute=None, logits=logits[0])
+    assert wide.logits[0].data_ptr() == logits.data_ptr()
+
+
+def test_range_tells_of_zeros():
+    assert check_range("logits", torch.tensor([0.0, -math.inf]), zeros=True)
+    assert not check_range("logits", ZEROS, zeros=True)
+    with pytest.raises(ValueError, match=r"logits must be finite .*, got -1e\+308"):
+        check_range("logits", torch.tensor([-math.inf, -1e308], dtype=torch.float64), zeros=True)

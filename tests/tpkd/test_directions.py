@@ -173,6 +173,17 @@ def test_surrogate_gradient_is_the_mean_update(classes, weight, device):
     torch.testing.assert_close(loss.detach(), (update * student.reshape(z.shape)).sum() / 8)
 
 
+def test_surrogate_with_more_weights_than_examples():
+    """Three weights for each of four examples make twelve."""
+    student, teacher, labels = random_states(2, 4, 5)
+    weight = torch.tensor([[0.0], [0.5], [2.0]])
+    z = student.clone().requires_grad_()
+    surrogate_loss(z, teacher, labels, weight).backward()
+    update = directions(student, teacher, labels, weight).update
+    assert update.shape == (3, 4, 5)
+    torch.testing.assert_close(z.grad, update.sum(0) / 12)
+
+
 def test_surrogate_counts_broadcast_examples():
     """One student against eight teachers: the gradients add up."""
     student, teacher, labels = random_states(2, 8, 5)

@@ -155,7 +155,7 @@ def test_methods_hand_over_when_they_do_not_fit(monkeypatch):
     """Too many small entries for the few, too many steps for the sweeps: the sort takes over."""
     rows = -torch.ones(2, 100, dtype=torch.float64)
     target = torch.tensor([5.0, 5.0], dtype=torch.float64)
-    assert projection._smallest_few(rows, target) is None
+    assert projection._smallest_few(rows, target.unsqueeze(-1)) is None
     assert projection._search(rows, target) is None
     steep = -(2.0 ** torch.arange(60, dtype=torch.float64)).expand(1, 60)
     zero = torch.zeros(1, dtype=torch.float64)
@@ -192,7 +192,7 @@ cases = st.tuples(st.integers(0, 2**32), st.sampled_from([3, 4, 10, 100, 700]))
 def test_idempotent_to_the_last_bit(case):
     x, labels = states(*case, 3)
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
-        once = project_onto_safe_cone(x.to(dtype), labels)
+        once = project_onto_safe_cone(x.clamp(-6e4, 6e4).to(dtype), labels)
         assert torch.equal(project_onto_safe_cone(once, labels), once)
         assert bool((once >= once.gather(-1, labels.unsqueeze(-1))).all())
 
@@ -323,3 +323,30 @@ BAD = [
 def test_bad_input_is_named(arguments, named):
     with pytest.raises(ValueError, match=named):
         project_onto_safe_cone(*arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("raised", [15, 16, 17, 40])
+def test_many_raised_entries_in_a_small_array(raised, dtype):
+    """About as many entries below the root as are selected first, and more."""
+    x = torch.full((3, 50), 100.0, dtype=dtype)
+    x[:, 1 : raised + 1] = -torch.linspace(1.0, 1.1, raised, dtype=dtype)
+    x[:, 0] = 50.0
+    found = project_onto_safe_cone(x, torch.tensor(0))
+    expected = torch.stack([fractions(row, 0) for row in x.double()]).to(dtype)
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(found, expected, rtol=4 * eps, atol=4 * eps)
+    assert int((found == found[:, :1]).sum()) == 3 * (raised + 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("exponent", [-100, 0, 100])
+def test_target_one_unit_above_the_smallest(exponent, dtype):
+    """Half a unit is between two numbers: the root must not fall outside the two entries."""
+    low = (torch.rand(200, 1, generator=torch.Generator().manual_seed(0)) + 1).to(dtype)
+    low = torch.cat((low, -low)) * 2.0**exponent
+    high = torch.nextafter(low, torch.full_like(low, math.inf))
+    x = torch.cat((high, low, high + 1, high + 2), -1)
+    found = project_onto_safe_cone(x, torch.tensor(0))[:, 0]
+    expected = torch.stack([fractions(row, 0)[0] for row in x.double()]).to(dtype)
+    assert torch.equal(found, expected)
