@@ -167,7 +167,8 @@ def run_output_steps(
     (z, teacher), labels, _ = prepare_pair(student_logits, teacher_logits, labels)
     weight = check_number("weight", weight, 0.0, 1e30, z.device)
     check_beside("weight", weight, labels.shape)
-    z, teacher = z.detach(), teacher.detach()
+    labels = labels.expand(torch.broadcast_shapes(labels.shape, weight.shape))
+    z, teacher = (x.detach().expand(*labels.shape, -1) for x in (z, teacher))
     t, q = teacher.softmax(-1), conditional_probabilities(teacher, labels)
     sums = torch.zeros(3, *labels.shape, dtype=z.dtype, device=z.device)
     rows = []

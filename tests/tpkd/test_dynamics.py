@@ -188,6 +188,27 @@ def test_a_teacher_with_zeros_is_learned_too():
     assert float(path.conditional_kl[-1]) < 0.01 < float(path.conditional_kl[0])
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_a_weight_may_have_more_dimensions_than_the_outputs(rule):
+    z, t, labels = random_states(3, 4, 5)
+    weights = torch.tensor([0.1, 0.5, 2.0], dtype=torch.float64).unsqueeze(-1)
+    together = run_output_steps(z, t, labels, 0.8, 3, rule, weights)
+    assert together.logits.shape == (4, 3, 4, 5)
+    for place, weight in enumerate((0.1, 0.5, 2.0)):
+        alone = run_output_steps(z, t, labels, 0.8, 3, rule, weight)
+        torch.testing.assert_close(together.logits[:, place], alone.logits)
+        torch.testing.assert_close(together.joint_sum[:, place], alone.joint_sum)
+
+
+@pytest.mark.parametrize("weight", [0.1, 0.5, 2.0])
+@pytest.mark.parametrize("share", [0.5, 0.8, 0.95])
+def test_speed_of_label_fitting_near_the_end_for_three_classes(share, weight):
+    steps, q = 2000, torch.tensor([1.0, share, 1 - share], dtype=torch.float64)
+    path = run_output_steps(q.log(), q.log(), zero, 0.8, steps, weight=weight, record=[steps])
+    predicted = 2 / (0.8 * (3 + abs(2 * share - 1)) * steps)
+    assert float(path.doubt) == pytest.approx(predicted, rel=0.01)
+
+
 three, zero = torch.zeros(3), torch.tensor(0)
 BAD = [
     ({"rule": "kd"}, "rule"),
