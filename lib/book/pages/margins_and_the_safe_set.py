@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 def literal_kl(student_logits: Tensor, teacher_logits: Tensor) -> tuple[Tensor, Tensor]:
     r"""Return $\sum_j t_j \log (t_j / p_j)$ term by term from probabilities, and its largest term.
 
+    In extended precision where the machine has it: for two nearly certain predictions the label's
+    term is the logarithm of a ratio close to one.
+
     Args:
         student_logits: (..., K).
         teacher_logits: (..., K).
@@ -32,9 +36,10 @@ def literal_kl(student_logits: Tensor, teacher_logits: Tensor) -> tuple[Tensor, 
         >>> [round(float(v), 4) for v in literal_kl(student, teacher)]  # log(4/3) / 3 times 2, ...
         [0.0566, 0.1352]
     """
-    p, t = student_logits.softmax(-1), teacher_logits.softmax(-1)
-    terms = t * (t / p).log()
-    return terms.sum(-1), terms.abs().amax(-1)
+    p, t = (_extended_softmax(logits) for logits in (student_logits, teacher_logits))
+    terms = t * np.log(t / p)
+    results = terms.sum(-1), np.abs(terms).max(-1)
+    return tuple(torch.as_tensor(result.astype(np.float64)) for result in results)
 
 
 def literal_margins(logits: Tensor, labels: Tensor) -> Tensor:
@@ -272,6 +277,13 @@ def _level_line(p: Tensor, two: float, three: float) -> tuple[Tensor, Tensor]:
     hits += [(three, 0.0, level)] if three else [(0.0, 0.0, 1.0)]
     rows = [torch.tensor(row, dtype=torch.float64) for row in hits]
     return rows[0] / rows[0].sum(), rows[1] / rows[1].sum()
+
+
+def _extended_softmax(logits: Tensor) -> np.ndarray:
+    """Probabilities in numpy's widest floating point type."""
+    shifted = logits.numpy().astype(np.longdouble)
+    weights = np.exp(shifted - shifted.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
 
 
 def _gaussian(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -3,12 +3,13 @@
 import math
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 import torch
 
 from lib.book.pages import margins_and_the_safe_set as page
 from lib.book.pages.task_preserving_states import random_states
-from lib.tpkd import margins
+from lib.tpkd import full_kl, margins
 
 STUDENT = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
 TEACHER = torch.tensor([0.4, 0.25, 0.35], dtype=torch.float64)
@@ -19,6 +20,15 @@ def test_literal_kl_of_the_chapters_example():
     terms = [t * math.log(t / p) for t, p in zip(TEACHER.tolist(), STUDENT.tolist(), strict=True)]
     assert float(value) == pytest.approx(sum(terms))
     assert float(scale) == pytest.approx(max(abs(term) for term in terms))
+
+
+@pytest.mark.parametrize("seed", [41, 47, 51])
+def test_literal_kl_of_nearly_certain_predictions(seed):
+    if np.finfo(np.longdouble).eps >= np.finfo(np.float64).eps:
+        pytest.skip("no extended precision on this machine")
+    z, t, _ = random_states(4, 4000, torch.Generator().manual_seed(seed), "sharp")
+    value, scale = page.literal_kl(z, t)
+    assert float(((value - full_kl(z, t)).abs() / scale).max()) < 1e-11
 
 
 @pytest.mark.parametrize("classes", [3, 10, 100])
