@@ -1,4 +1,4 @@
-"""The Euclidean projection onto the safe cone, at about the price of a softmax.
+"""The Euclidean projection onto the safe cone, for a few softmaxes where arrays are large.
 
 The projected label coordinate zeta is the root of the convex, piecewise linear function
 zeta - x_y + sum_j [zeta - x_j]_+, and only entries below zeta matter. Newton's method from any
