@@ -21,8 +21,8 @@ def transfer_frontier(
     $$\mathcal V(B) = \min_x \operatorname{KL}(q \| x) = \operatorname{KL}(q \| x^*), \qquad
       x^*_j = \min(e^B r_j, q_j / \lambda), \quad \sum_j x^*_j = 1$$
 
-    Exact, by one sort, see `frontier_optimum`. It is not meant to be differentiated. V falls convexly from KL(q||r) at 0; it is positive
-    below the transfer cost and exactly 0 from there on.
+    Exact, by one sort, see `frontier_optimum`. V falls convexly from KL(q||r) at 0; it is positive
+    below the transfer cost and exactly 0 from there on. It is not meant to be differentiated.
 
     **Source**: Yuan & Tao, Eq. A.9 and A.10.
 
