@@ -6,7 +6,8 @@ needs the paper's own numbers, on any page and in any order. Here the label carr
 * ``pl-theorem-3`` on a ``{prf:theorem}`` reads "Theorem 3", and so does ``{prf:ref}`` to it;
 * ``gunasekar-lemma-dn`` reads "Lemma dn", for a source that names a result by two letters;
 * a result of our own (any other label, or none) has no number;
-* ``$$ ... $$ (pl-eq-16b)`` reads "(16b)"; equations of our own keep chapter numbers, without gaps.
+* ``$$ ... $$ (pl-eq-16b)`` reads "(16b)", ``(tpkd-eq-a.3)`` reads "(A.3)"; equations of our own
+  keep chapter numbers, without gaps.
 
 The directives keep the names of sphinx-proof (``prf:theorem``, ``prf:lemma``, ...).
 """
@@ -25,17 +26,17 @@ from sphinx_proof.proof_type import PROOF_TYPES
 
 logger = logging.getLogger(__name__)
 
-NUMBER = r"(?P<number>(?:[a-z]\.)?\d+(?:\.\d+)*[a-z]?)"
+NUMBER = r"(?P<number>(?:[a-z][.-])?\d+(?:[.-]\d+)*[a-z]?)"  # Sphinx writes a dot in an id as -
 NAME = r"(?P<name>[a-z]{2})"
 RESULT_LABEL = re.compile(rf"^[a-z0-9]+-(?P<kind>{'|'.join(PROOF_TYPES)})-(?:{NUMBER}|{NAME})$")
 EQUATION_LABEL = re.compile(rf"^equation-[a-z0-9]+-eq-{NUMBER}$")
 
 
 def paper_number(match):
-    """The number as the source prints it: ``b.2`` -> ``B.2``; a name of two letters stays."""
-    number = match["number"]
-    if number is None:
+    """The number as the source prints it: ``b.2``, ``b-2`` -> ``B.2``; two letters stay."""
+    if match["number"] is None:
         return match["name"]
+    number = match["number"].replace("-", ".")
     return number[0].upper() + number[1:] if number[0].isalpha() else number
 
 

@@ -44,6 +44,12 @@ def test_other_labels_have_no_number(label):
     assert paper_numbers.RESULT_LABEL.match(label) is None
 
 
+def test_equations_of_an_appendix_keep_their_letter():
+    """Sphinx turns the dot of the label into a hyphen."""
+    for identifier, number in (("equation-tpkd-eq-a-3", "A.3"), ("equation-tpkd-eq-c.12", "C.12")):
+        assert paper_numbers.paper_number(paper_numbers.EQUATION_LABEL.match(identifier)) == number
+
+
 def test_equations_take_numbers_and_no_names():
     """``eq-xy`` may be the start of a name of our own."""
     match = paper_numbers.EQUATION_LABEL.match("equation-pl-eq-16b")
