@@ -6,14 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import clarabel
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
 from lib.book import figures
 from lib.book.pages import simplex
+from lib.book.pages.log_optimum import maximise_logs
 from lib.tpkd import full_kl
 from lib.tpkd.imitation import safe_imitation
 
@@ -142,24 +141,7 @@ def solve_imitation(student: np.ndarray, teacher: np.ndarray, keep: str) -> np.n
     else:
         scale, limit = np.ones(count), -student[:1]
         kept = -np.eye(count)[:1]
-    blank = np.zeros((len(kept), count))
-    rows = [np.hstack([scale[None], blank[:1]]), np.hstack([kept, blank])]
-    logs = np.zeros((3 * count, 2 * count))
-    logs[3 * np.arange(count), count + np.arange(count)] = -1.0
-    logs[3 * np.arange(count) + 2, np.arange(count)] = -1.0
-    matrix = sparse.csc_matrix(np.vstack([*rows, logs]))
-    right = np.concatenate([[1.0], limit, np.tile([0.0, 1.0, 0.0], count)])
-    cones = [clarabel.ZeroConeT(1), clarabel.NonnegativeConeT(len(kept))]
-    cones += [clarabel.ExponentialConeT()] * count
-    settings = clarabel.DefaultSettings()
-    settings.verbose = False
-    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
-    cost = np.concatenate([np.zeros(count), -teacher])
-    empty = sparse.csc_matrix((2 * count, 2 * count))
-    solution = clarabel.DefaultSolver(empty, cost, matrix, right, cones, settings).solve()
-    if "Solved" not in str(solution.status):
-        raise RuntimeError(f"Clarabel ended with {solution.status}")
-    return scale * np.array(solution.x[:count])
+    return scale * maximise_logs(teacher, scale, kept, limit)[0]
 
 
 def label_first(probabilities: Tensor, labels: Tensor) -> Tensor:
