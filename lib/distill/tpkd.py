@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from lib.distill.batch import Batch
 from lib.distill.label import label_gradient
-from lib.tpkd import project_onto_safe_cone, update_direction
+from lib.tpkd import confidence_direction, project_onto_safe_cone
+from lib.tpkd.directions import Directions, conditional_probabilities, directions_between
 
 
 def surrogate(student: Tensor, direction: Tensor) -> Tensor:
@@ -76,8 +78,7 @@ def tpkd_losses(batch: Batch, options: Mapping[str, object], step: int | None) -
 
     **Source**: Yuan & Tao, Eqs. 6 and 8.
     """
-    direction = update_direction("tpkd", *_fixed(batch), options["weight"])
-    return (surrogate(batch.student, direction),)
+    return (surrogate(batch.student, _found(batch, options).update),)
 
 
 def no_label_losses(batch: Batch, options: Mapping[str, object], step: int | None) -> tuple[Tensor]:
@@ -89,8 +90,7 @@ def no_label_losses(batch: Batch, options: Mapping[str, object], step: int | Non
 
     **Source**: Yuan & Tao, Table 5 and Appendix E.5.
     """
-    direction = update_direction("tpkd-no-label", *_fixed(batch), options["weight"])
-    return (surrogate(batch.student, direction),)
+    return (surrogate(batch.student, options["weight"] * _found(batch, options).corrected),)
 
 
 def full_kl_losses(batch: Batch, options: Mapping[str, object], step: int | None) -> tuple[Tensor]:
@@ -102,7 +102,8 @@ def full_kl_losses(batch: Batch, options: Mapping[str, object], step: int | None
 
     **Source**: Yuan & Tao, Table 5 and Appendix E.5.
     """
-    direction = safe_full_kl_direction(*_fixed(batch), options["weight"])
+    student, weight = batch.student.detach(), options["weight"]
+    direction = safe_full_kl_direction(student, batch.teacher, batch.labels, weight)
     return (surrogate(batch.student, direction),)
 
 
@@ -117,7 +118,8 @@ def no_projection_losses(
 
     **Source**: Yuan & Tao, Table 5 and Appendix E.5.
     """
-    direction = update_direction("tpkd-no-projection", *_fixed(batch), options["weight"])
+    found = _found(batch, options)
+    direction = found.label + options["weight"] * found.conditional
     return (surrogate(batch.student, direction),)
 
 
@@ -132,10 +134,15 @@ def compensation_only_losses(
 
     **Source**: Yuan & Tao, Section 5.2 and Appendix E.2.
     """
-    direction = update_direction("compensation-only", *_fixed(batch), options["weight"])
+    found = _found(batch, options)
+    push = confidence_direction(batch.labels, found.label.shape[-1], found.label.dtype)
+    direction = found.label + options["weight"] * found.compensation.unsqueeze(-1) * push
     return (surrogate(batch.student, direction),)
 
 
-def _fixed(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """Student, teacher and labels, without gradient."""
-    return batch.student.detach(), batch.teacher, batch.labels
+def _found(batch: Batch, options: Mapping[str, object]) -> Directions:
+    """The directions at the student's outputs, of a batch that has passed every check."""
+    student = batch.student.detach()
+    weight = torch.as_tensor(options["weight"], dtype=student.dtype, device=student.device)
+    q = conditional_probabilities(batch.teacher, batch.labels)
+    return directions_between(student, q, batch.labels, weight)
