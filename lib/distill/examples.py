@@ -1,0 +1,364 @@
+"""What is trained on: examples with labels and views, and how a batch of them becomes inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate, pad
+
+from lib.distill.digests import tensor_digest
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+class Examples(Protocol):
+    """What a trainer needs to know of its examples.
+
+    Attributes:
+        labels: (n,) int64.
+        views: number of views of each.
+        lengths: (n,) int64 where examples have a length; None where all are alike.
+    """
+
+    labels: Tensor
+    views: int
+    lengths: Tensor | None
+
+    def inputs(self, index: Tensor, view: Tensor) -> tuple[Tensor, ...]:
+        """Return the arguments of the network for examples (b,) seen in views (b,)."""
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the content."""
+
+
+@dataclass(frozen=True, eq=False)
+class TensorExamples:
+    """Examples that are the network's input as they are.
+
+    **Source**: ours.
+
+    Attributes:
+        values: (n, ...), or (V, n, ...) with V views.
+        labels: (n,) int64, >= 0.
+        views: V >= 1, or None if values have no dimension for views.
+        lengths: None.
+
+    Raises:
+        ValueError: if a shape or a dtype does not fit, or there is no example.
+
+    Example:
+        >>> examples = TensorExamples(torch.eye(3), torch.tensor([0, 1, 2]))
+        >>> examples.inputs(torch.tensor([2]), torch.tensor([0]))
+        (tensor([[0., 0., 1.]]),)
+    """
+
+    values: Tensor
+    labels: Tensor
+    views: int | None = None
+
+    lengths = None
+
+    def __post_init__(self) -> None:
+        _check_labels(self.labels)
+        n, lead = len(self.labels), (len(self.labels),)
+        if self.views is not None:
+            _check_views(self.views)
+            lead = (self.views, n)
+        if self.values.shape[: len(lead)] != lead:
+            raise ValueError(
+                f"values must have shape {_shape(lead, '...')} for {n} labels"
+                f"{'' if self.views is None else f' and {self.views} views'}, got "
+                f"{tuple(self.values.shape)}"
+            )
+        if self.views is None:
+            object.__setattr__(self, "values", self.values.unsqueeze(0))
+            object.__setattr__(self, "views", 1)
+
+    def inputs(self, index: Tensor, view: Tensor) -> tuple[Tensor]:
+        """Return the values (b, ...) of examples (b,) in views (b,)."""
+        _check_index(index, view, len(self.labels), self.views)
+        return (self.values[view, index],)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of values and labels."""
+        named = [("values", self.values), ("labels", self.labels)]
+        return tensor_digest(named, type(self).__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class TokenExamples:
+    """Texts as numbers of word pieces, padded to the longest of a batch or to a fixed length.
+
+    **Source**: ours; the paper pads to 128 (Yuan & Tao, Appendix E.1). Without dropout the logits
+    are the same, and padding to the longest text of a batch is several times faster.
+
+    Attributes:
+        tokens: (n, L) int64 >= 0; what follows the length of a text does not count.
+        lengths: (n,) int64, in [1, L].
+        labels: (n,) int64, >= 0.
+        padded: the fixed length, at least that of the longest text; None for the longest of a
+            batch.
+        views: 1.
+
+    Raises:
+        ValueError: if a shape, a dtype or a length does not fit, or there is no example.
+
+    Example:
+        >>> tokens, lengths = torch.tensor([[7, 8, 9], [5, 0, 0]]), torch.tensor([3, 1])
+        >>> examples = TokenExamples(tokens, lengths, torch.tensor([0, 1]), padded=2 + 2)
+        >>> examples.inputs(torch.tensor([1]), torch.tensor([0]))
+        (tensor([[5, 0, 0, 0]]), tensor([[ True, False, False, False]]))
+    """
+
+    tokens: Tensor
+    lengths: Tensor
+    labels: Tensor
+    padded: int | None = None
+
+    views = 1
+
+    def __post_init__(self) -> None:
+        _check_labels(self.labels)
+        n = len(self.labels)
+        for name, tensor, dimensions in (("tokens", self.tokens, 2), ("lengths", self.lengths, 1)):
+            if tensor.dtype != torch.int64 or tensor.ndim != dimensions or len(tensor) != n:
+                shape = "(n, L)" if dimensions == 2 else "(n,)"
+                raise ValueError(
+                    f"{name} must be int64 of shape {shape} with n = {n}, got {tensor.dtype} of "
+                    f"shape {tuple(tensor.shape)}"
+                )
+        low, high = (int(x) for x in self.lengths.aminmax())
+        if low < 1 or high > self.tokens.shape[1]:
+            raise ValueError(
+                f"lengths must lie in [1, {self.tokens.shape[1]}], got values from {low} to {high}"
+            )
+        if bool((self.tokens < 0).any()):
+            raise ValueError(f"tokens must be >= 0, got {int(self.tokens.min())}")
+        if self.padded is not None and not (_is_whole(self.padded) and self.padded >= high):
+            raise ValueError(
+                f"padded must be None or an integer >= {high}, the length of the longest text, "
+                f"got {self.padded!r}"
+            )
+
+    def inputs(self, index: Tensor, view: Tensor) -> tuple[Tensor, Tensor]:
+        """Return tokens (b, longest) and a mask (b, longest), True where a token is real."""
+        _check_index(index, view, len(self.labels), self.views)
+        lengths = self.lengths[index]
+        width = int(lengths.max()) if self.padded is None else self.padded
+        tokens = self.tokens[index, :width]
+        tokens = pad(tokens, (0, width - tokens.shape[1]))
+        mask = torch.arange(width, device=tokens.device) < lengths.unsqueeze(-1)
+        return tokens.masked_fill(~mask, 0), mask
+
+    def digest(self) -> str:
+        """Return the SHA-256 of tokens, lengths, labels and the fixed length."""
+        named = [("tokens", self.tokens), ("lengths", self.lengths), ("labels", self.labels)]
+        return tensor_digest(named, type(self).__name__, self.padded)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageExamples:
+    r"""Images in fixed views: padded, cropped, perhaps mirrored, enlarged and standardised.
+
+    $$x \mapsto \frac{\operatorname{clamp}(\operatorname{resize}(\operatorname{flip}
+      (\operatorname{crop}(\operatorname{pad}(x)))), 0, 1) - \mu}{\sigma}$$
+
+    Views are made for a batch at a time and never stored.
+
+    **Source**: Yuan & Tao, Appendix E.1: eight fixed views, 4 pixels of padding, bicubic to 224.
+
+    Attributes:
+        images: (n, 3, H, W), uint8, or floating point in [0, 1].
+        labels: (n,) int64, >= 0.
+        offsets: (V, n, 2) int64 in [0, 2 padding], row and column of a crop of the padded image,
+            as `fixed_views` draws them; None for one view that is the image itself.
+        flips: (V, n) bool, whether left and right change places; None if offsets are.
+        padding: pixels of zeros on each side, >= 0.
+        size: edge of the result; None for no resizing.
+        mean: of each channel, subtracted at the end.
+        std: of each channel, > 0.
+        views: V.
+        lengths: None.
+
+    Raises:
+        ValueError: if a shape, a dtype or a value does not fit, or there is no example.
+
+    Example:
+        >>> white = torch.ones(1, 3, 2, 2)
+        >>> examples = ImageExamples(white, torch.tensor([0]), mean=(0.5,) * 3, std=(0.5,) * 3)
+        >>> examples.inputs(torch.tensor([0]), torch.tensor([0]))[0].unique()  # (1 - 1/2) / (1/2)
+        tensor([1.])
+    """
+
+    images: Tensor
+    labels: Tensor
+    offsets: Tensor | None = None
+    flips: Tensor | None = None
+    padding: int = 4
+    size: int | None = None
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+
+    lengths = None
+
+    def __post_init__(self) -> None:
+        _check_labels(self.labels)
+        n = len(self.labels)
+        _check_images(self.images, n)
+        for name, value, least in (("padding", self.padding, 0), ("size", self.size, 1)):
+            if not (_is_whole(value) and value >= least) and not (name == "size" and value is None):
+                raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
+        if len(self.mean) != 3 or len(self.std) != 3 or not min(self.std) > 0:
+            raise ValueError(
+                "mean and std must have three numbers each, std > 0, got "
+                f"{self.mean!r} and {self.std!r}"
+            )
+        if (self.offsets is None) != (self.flips is None):
+            raise ValueError("offsets and flips must be given together, got only one of them")
+        if self.offsets is None:
+            device = self.labels.device
+            centre = torch.full((1, n, 2), self.padding, dtype=torch.int64, device=device)
+            object.__setattr__(self, "offsets", centre)
+            object.__setattr__(self, "flips", torch.zeros((1, n), dtype=torch.bool, device=device))
+        _check_fixed_views(self.offsets, self.flips, n, self.padding)
+
+    @property
+    def views(self) -> int:
+        """The number of views of each image."""
+        return len(self.flips)
+
+    def inputs(self, index: Tensor, view: Tensor) -> tuple[Tensor]:
+        """Return images (b, 3, size, size) in float32, or float64 if the images are."""
+        _check_index(index, view, len(self.labels), self.views)
+        offsets, flips = self.offsets[view, index], self.flips[view, index]
+        images = _crop(self.images[index], offsets, flips, self.padding)
+        if self.size is not None and images.shape[-2:] != (self.size, self.size):
+            shape = (self.size, self.size)
+            images = interpolate(images, shape, mode="bicubic", antialias=True).clamp(0, 1)
+        mean, std = (images.new_tensor(x).view(3, 1, 1) for x in (self.mean, self.std))
+        return ((images - mean) / std,)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of images, labels and everything that makes a view."""
+        named = [(name, getattr(self, name)) for name in ("images", "labels", "offsets", "flips")]
+        facts = (type(self).__name__, self.padding, self.size, list(self.mean), list(self.std))
+        return tensor_digest(named, *facts)
+
+
+def fixed_views(
+    n: int, views: int, padding: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Draw where each view of each image is cropped, and whether it is mirrored.
+
+    **Source**: Yuan & Tao, Appendix E.1, with eight views and 4 pixels of padding; that every
+    offset and both directions are equally likely is usual and ours.
+
+    Args:
+        n: number of images >= 1.
+        views: V >= 1.
+        padding: pixels on each side, >= 0.
+        generator: on the CPU.
+
+    Returns:
+        Offsets (V, n, 2) int64 in [0, 2 padding], and flips (V, n) bool.
+
+    Raises:
+        ValueError: if a number is no integer or too small.
+
+    Example:
+        >>> offsets, flips = fixed_views(5, 8, 4, torch.Generator().manual_seed(0))
+        >>> offsets.shape, flips.shape, bool((offsets <= 8).all())
+        (torch.Size([8, 5, 2]), torch.Size([8, 5]), True)
+    """
+    for name, value, least in (("n", n, 1), ("views", views, 1), ("padding", padding, 0)):
+        if not _is_whole(value) or value < least:
+            raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
+    offsets = torch.randint(2 * padding + 1, (views, n, 2), generator=generator)
+    return offsets, torch.randint(2, (views, n), generator=generator).bool()
+
+
+def _crop(images: Tensor, offsets: Tensor, flips: Tensor, padding: int) -> Tensor:
+    """Pads images (b, 3, H, W), takes a crop of the first size from each, mirrors some."""
+    height, width = images.shape[-2:]
+    if not images.is_floating_point():
+        images = images.float() / 255
+    padded = pad(images, (padding,) * 4)
+    rows = offsets[:, :1] + torch.arange(height, device=images.device)
+    columns = torch.arange(width, device=images.device).expand(len(images), -1)
+    columns = offsets[:, 1:] + torch.where(flips[:, None], width - 1 - columns, columns)
+    example = torch.arange(len(images), device=images.device)[:, None, None, None]
+    channel = torch.arange(3, device=images.device)[:, None, None]
+    return padded[example, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def _check_labels(labels: Tensor) -> None:
+    if labels.dtype != torch.int64 or labels.ndim != 1 or len(labels) == 0:
+        raise ValueError(
+            "labels must be int64 of shape (n,) with n >= 1, got "
+            f"{labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    if bool((labels < 0).any()):
+        raise ValueError(f"labels must be >= 0, got {int(labels.min())}")
+
+
+def _check_views(views: object) -> None:
+    if not _is_whole(views) or views < 1:
+        raise ValueError(f"views must be an integer >= 1, got {views!r}")
+
+
+def _check_images(images: Tensor, n: int) -> None:
+    if images.ndim != 4 or images.shape[:2] != (n, 3) or 0 in images.shape:
+        raise ValueError(
+            f"images must have shape (n, 3, H, W) with n = {n}, got {tuple(images.shape)}"
+        )
+    if images.dtype == torch.uint8:
+        return
+    if not images.is_floating_point():
+        raise ValueError(f"images must be uint8 or floating point, got {images.dtype}")
+    low, high = (float(x) for x in images.aminmax())
+    if not (low >= 0 and high <= 1):
+        raise ValueError(f"images must lie in [0, 1], got values from {low:.6g} to {high:.6g}")
+
+
+def _check_fixed_views(offsets: Tensor, flips: Tensor, n: int, padding: int) -> None:
+    views = len(flips)
+    if offsets.dtype != torch.int64 or offsets.shape != (views, n, 2) or views == 0:
+        raise ValueError(
+            f"offsets must be int64 of shape (V, {n}, 2) for flips {tuple(flips.shape)}, got "
+            f"{offsets.dtype} of shape {tuple(offsets.shape)}"
+        )
+    if flips.dtype != torch.bool or flips.shape != (views, n):
+        raise ValueError(
+            f"flips must be bool of shape (V, {n}), got {flips.dtype} of shape {tuple(flips.shape)}"
+        )
+    low, high = (int(x) for x in offsets.aminmax())
+    if low < 0 or high > 2 * padding:
+        raise ValueError(
+            f"offsets must lie in [0, {2 * padding}] for a padding of {padding}, got values from "
+            f"{low} to {high}"
+        )
+
+
+def _check_index(index: Tensor, view: Tensor, n: int, views: int) -> None:
+    """Refuses what indexing would take the wrong way round."""
+    for name, tensor, count in (("index", index, n), ("view", view, views)):
+        if tensor.dtype != torch.int64 or tensor.ndim != 1 or len(tensor) != len(index):
+            raise ValueError(
+                f"{name} must be int64 of shape (b,), one shape for index and view, got "
+                f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+            )
+        low, high = (int(x) for x in tensor.aminmax()) if len(tensor) else (0, 0)
+        if low < 0 or high >= count:
+            raise ValueError(f"{name} must lie in [0, {count}), got values from {low} to {high}")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shape(lead: tuple[int, ...], rest: str) -> str:
+    return f"({', '.join(map(str, lead))}, {rest})"
