@@ -1,18 +1,45 @@
 """Distillation: every method of Table 4 of Yuan & Tao and every control of Table 5."""
 
+from lib.distill.checkpoints import CheckpointError, read_checkpoint, write_checkpoint
 from lib.distill.dto import DtoWeights, dto_weights, layer_feature_loss
 from lib.distill.dual_head import align_gradients
+from lib.distill.evaluation import measure, predict
+from lib.distill.examples import Examples, ImageExamples, TensorExamples, TokenExamples
 from lib.distill.methods import OBJECTIVES, Objective
 from lib.distill.objectives import combine_gradients, objective_loss, objective_losses
+from lib.distill.optimisers import AdamWeightDecay, learning_rate, parameter_groups
+from lib.distill.order import batch_at, micro_batches
+from lib.distill.streams import stream, stream_seed
+from lib.distill.teacher_cache import cached_logits, model_digest
+from lib.distill.views import fixed_views
 
 __all__ = [
     "OBJECTIVES",
+    "AdamWeightDecay",
+    "CheckpointError",
     "DtoWeights",
+    "Examples",
+    "ImageExamples",
     "Objective",
+    "TensorExamples",
+    "TokenExamples",
     "align_gradients",
+    "batch_at",
+    "cached_logits",
     "combine_gradients",
     "dto_weights",
+    "fixed_views",
     "layer_feature_loss",
+    "learning_rate",
+    "measure",
+    "micro_batches",
+    "model_digest",
     "objective_loss",
     "objective_losses",
+    "parameter_groups",
+    "predict",
+    "read_checkpoint",
+    "stream",
+    "stream_seed",
+    "write_checkpoint",
 ]

@@ -10,6 +10,17 @@ from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
 from lib.distill.digests import tensor_digest
+from lib.distill.views import crop_and_flip, fixed_views
+
+__all__ = [
+    "IMAGENET_MEAN",
+    "IMAGENET_STD",
+    "Examples",
+    "ImageExamples",
+    "TensorExamples",
+    "TokenExamples",
+    "fixed_views",
+]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -42,9 +53,9 @@ class TensorExamples:
     **Source**: ours.
 
     Attributes:
-        values: (n, ...), or (V, n, ...) with V views.
+        values: (V, n, ...); (n, ...) is one view of each.
         labels: (n,) int64, >= 0.
-        views: V >= 1, or None if values have no dimension for views.
+        views: V >= 1; None if the values are given without a dimension for views.
         lengths: None.
 
     Raises:
@@ -220,7 +231,7 @@ class ImageExamples:
         if (self.offsets is None) != (self.flips is None):
             raise ValueError("offsets and flips must be given together, got only one of them")
         if self.offsets is None:
-            device = self.labels.device
+            device = self.images.device
             centre = torch.full((1, n, 2), self.padding, dtype=torch.int64, device=device)
             object.__setattr__(self, "offsets", centre)
             object.__setattr__(self, "flips", torch.zeros((1, n), dtype=torch.bool, device=device))
@@ -235,7 +246,7 @@ class ImageExamples:
         """Return images (b, 3, size, size) in float32, or float64 if the images are."""
         _check_index(index, view, len(self.labels), self.views)
         offsets, flips = self.offsets[view, index], self.flips[view, index]
-        images = _crop(self.images[index], offsets, flips, self.padding)
+        images = crop_and_flip(self.images[index], offsets, flips, self.padding)
         if self.size is not None and images.shape[-2:] != (self.size, self.size):
             shape = (self.size, self.size)
             images = interpolate(images, shape, mode="bicubic", antialias=True).clamp(0, 1)
@@ -247,52 +258,6 @@ class ImageExamples:
         named = [(name, getattr(self, name)) for name in ("images", "labels", "offsets", "flips")]
         facts = (type(self).__name__, self.padding, self.size, list(self.mean), list(self.std))
         return tensor_digest(named, *facts)
-
-
-def fixed_views(
-    n: int, views: int, padding: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Draw where each view of each image is cropped, and whether it is mirrored.
-
-    **Source**: Yuan & Tao, Appendix E.1, with eight views and 4 pixels of padding; that every
-    offset and both directions are equally likely is usual and ours.
-
-    Args:
-        n: number of images >= 1.
-        views: V >= 1.
-        padding: pixels on each side, >= 0.
-        generator: on the CPU.
-
-    Returns:
-        Offsets (V, n, 2) int64 in [0, 2 padding], and flips (V, n) bool.
-
-    Raises:
-        ValueError: if a number is no integer or too small.
-
-    Example:
-        >>> offsets, flips = fixed_views(5, 8, 4, torch.Generator().manual_seed(0))
-        >>> offsets.shape, flips.shape, bool((offsets <= 8).all())
-        (torch.Size([8, 5, 2]), torch.Size([8, 5]), True)
-    """
-    for name, value, least in (("n", n, 1), ("views", views, 1), ("padding", padding, 0)):
-        if not _is_whole(value) or value < least:
-            raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
-    offsets = torch.randint(2 * padding + 1, (views, n, 2), generator=generator)
-    return offsets, torch.randint(2, (views, n), generator=generator).bool()
-
-
-def _crop(images: Tensor, offsets: Tensor, flips: Tensor, padding: int) -> Tensor:
-    """Pads images (b, 3, H, W), takes a crop of the first size from each, mirrors some."""
-    height, width = images.shape[-2:]
-    if not images.is_floating_point():
-        images = images.float() / 255
-    padded = pad(images, (padding,) * 4)
-    rows = offsets[:, :1] + torch.arange(height, device=images.device)
-    columns = torch.arange(width, device=images.device).expand(len(images), -1)
-    columns = offsets[:, 1:] + torch.where(flips[:, None], width - 1 - columns, columns)
-    example = torch.arange(len(images), device=images.device)[:, None, None, None]
-    channel = torch.arange(3, device=images.device)[:, None, None]
-    return padded[example, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
 def _check_labels(labels: Tensor) -> None:
@@ -346,12 +311,12 @@ def _check_fixed_views(offsets: Tensor, flips: Tensor, n: int, padding: int) -> 
 def _check_index(index: Tensor, view: Tensor, n: int, views: int) -> None:
     """Refuses what indexing would take the wrong way round."""
     for name, tensor, count in (("index", index, n), ("view", view, views)):
-        if tensor.dtype != torch.int64 or tensor.ndim != 1 or len(tensor) != len(index):
+        if tensor.dtype != torch.int64 or tensor.ndim != 1 or not len(tensor) == len(index) > 0:
             raise ValueError(
-                f"{name} must be int64 of shape (b,), one shape for index and view, got "
+                f"{name} must be int64 of shape (b,), b >= 1, one shape for index and view, got "
                 f"{tensor.dtype} of shape {tuple(tensor.shape)}"
             )
-        low, high = (int(x) for x in tensor.aminmax()) if len(tensor) else (0, 0)
+        low, high = (int(x) for x in tensor.aminmax())
         if low < 0 or high >= count:
             raise ValueError(f"{name} must lie in [0, {count}), got values from {low} to {high}")
 

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
-SCHEDULES = ("constant", "warmup-linear")
-_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm, _NormBase)
+from lib.distill.settings import TrainingSettings
 
-
-class Schedule(Protocol):
-    """What `learning_rate` reads of the settings of a run."""
-
-    schedule: str
-    learning_rate: float
-    warmup: int
-    iterations: int
+_NORM = re.compile(r"Norm\d*d?$")  # names of classes: LayerNorm, BatchNorm2d, RMSNorm, ...
 
 
 class AdamWeightDecay(torch.optim.Optimizer):
@@ -85,6 +77,9 @@ class AdamWeightDecay(torch.optim.Optimizer):
 
         Returns:
             What the closure returned, or None.
+
+        Raises:
+            ValueError: if a gradient is sparse.
         """
         loss = None
         if closure is not None:
@@ -99,6 +94,8 @@ class AdamWeightDecay(torch.optim.Optimizer):
     def _update(self, weights: list[Tensor], group: dict[str, Any]) -> None:
         """One step of a group, with one kernel for all its tensors where the device has one."""
         for weight in weights:
+            if weight.grad.is_sparse:
+                raise ValueError("gradients must be dense, got a sparse one; use sparse=False")
             if not self.state[weight]:
                 self.state[weight] |= {
                     "mean": torch.zeros_like(weight),
@@ -161,7 +158,7 @@ def parameter_groups(
     return [{"params": part, "weight_decay": decay} for part, decay in groups if part]
 
 
-def learning_rate(settings: Schedule, iteration: int) -> float:
+def learning_rate(settings: TrainingSettings, iteration: int) -> float:
     r"""Return the learning rate of an iteration.
 
     $$\eta_k = \eta \begin{cases} k / w, & k < w \\ 1 - k / n, & w \le k < n \end{cases}$$
@@ -172,20 +169,17 @@ def learning_rate(settings: Schedule, iteration: int) -> float:
     **Source**: Yuan & Tao, Appendix E.1, with w = 112 and n = 1,125.
 
     Args:
-        settings: has `schedule`, `learning_rate`, `warmup` and `iterations`.
+        settings: of the run; its schedule, learning rate, warm-up and iterations count.
         iteration: k in [0, n), counted from zero.
 
     Returns:
         The rate >= 0.
 
     Raises:
-        ValueError: if the schedule is unknown or the iteration outside its range.
+        ValueError: if the iteration is outside its range.
 
     Example:
-        >>> from types import SimpleNamespace
-        >>> ten = SimpleNamespace(
-        ...     schedule="warmup-linear", learning_rate=1.0, warmup=2, iterations=10
-        ... )
+        >>> ten = TrainingSettings("ce", 10, 42, 1.0, schedule="warmup-linear", warmup=2)
         >>> [learning_rate(ten, k) for k in (0, 1, 2, 5)]
         [0.0, 0.5, 0.8, 0.5]
     """
@@ -195,16 +189,14 @@ def learning_rate(settings: Schedule, iteration: int) -> float:
         )
     if settings.schedule == "constant":
         return settings.learning_rate
-    if settings.schedule != "warmup-linear":
-        raise ValueError(f"schedule must be one of {SCHEDULES}, got {settings.schedule!r}")
     if iteration < settings.warmup:
         return settings.learning_rate * (iteration / settings.warmup)
     return settings.learning_rate * (1 - iteration / settings.iterations)
 
 
 def _is_norm(module: nn.Module) -> bool:
-    """Whether a module normalises; some libraries have a LayerNorm of their own."""
-    return isinstance(module, _NORMS) or "norm" in type(module).__name__.lower()
+    """Whether a module normalises, by its name or that of a class that it comes from."""
+    return any(_NORM.search(base.__name__) for base in type(module).__mro__)
 
 
 def _check_range(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from lib.distill.evaluation import Progress, predict
 from lib.distill.examples import Examples
 
 _DIGITS = 32  # of the key, in the name of the file
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # where a function lies, which changes by process
 
 
 def model_digest(model: nn.Module) -> str:
@@ -40,7 +42,7 @@ def model_digest(model: nn.Module) -> str:
     """
     weights = model.named_parameters(remove_duplicate=False)
     buffers = model.named_buffers(remove_duplicate=False)
-    return tensor_digest([*weights, *buffers], repr(model))
+    return tensor_digest([*weights, *buffers], _ADDRESS.sub("", repr(model)))
 
 
 def cached_logits(
@@ -71,7 +73,7 @@ def cached_logits(
 
     Raises:
         CheckpointError: if the file is damaged; it names the file.
-        ValueError: as `predict`.
+        ValueError: as `predict`, or if a logit is NaN.
 
     Example:
         >>> import tempfile
@@ -89,7 +91,10 @@ def cached_logits(
         found = read_checkpoint(path, facts, mapped=True)
         if found is None:
             views = range(examples.views)
-            logits = [predict(model, examples, view, batch_size, progress) for view in views]
-            write_checkpoint(path, {"logits": torch.stack(logits).float()}, facts)
+            parts = [predict(model, examples, view, batch_size, progress) for view in views]
+            logits = torch.stack(parts).float()
+            if bool(logits.isnan().any()):
+                raise ValueError("model must give logits that are numbers, got NaN for an example")
+            write_checkpoint(path, {"logits": logits}, facts)
             found = read_checkpoint(path, facts, mapped=True)
     return found[0]["logits"]
