@@ -183,7 +183,7 @@ def resolve_table(setting: Setting, overrides: Mapping[str, Any]) -> dict[str, A
             )
         if not _alike(table[name], value):
             raise ValueError(
-                f"overrides[{name!r}] must be like {table[name]!r}, which it replaces, got {value!r}"
+                f"overrides[{name!r}] must be of the type of {table[name]!r}, got {value!r}"
             )
     return table | dict(overrides)
 

@@ -134,7 +134,11 @@ def finished_result(config: TrainingConfig) -> TrainingResult | None:
 
 
 def train(
-    config: TrainingConfig, progress: Progress | None = None, device: torch.device | None = None
+    config: TrainingConfig,
+    progress: Progress | None = None,
+    *,
+    keep: bool = True,
+    device: torch.device | None = None,
 ) -> TrainingResult:
     """Train as a config says: a finished run is read, an interrupted one goes on.
 
@@ -144,6 +148,7 @@ def train(
     Args:
         config: of the run.
         progress: called with an iterable and a label; as `lib.book.progress.track`.
+        keep: False to train from the start and to leave nothing behind but the teacher.
         device: where to train; None for the GPU if there is one.
 
     Returns:
@@ -157,33 +162,18 @@ def train(
         CheckpointError: if a kept file is damaged; it names the file.
 
     Example:
-        >>> config = TrainingConfig(
-        ...     "vision", "tpkd", 42, "digits", overrides={"iterations": 40, "teacher_iterations": 60}
-        ... )
-        >>> result = train(config)
+        >>> short = {"iterations": 40, "teacher_iterations": 60}
+        >>> result = train(TrainingConfig("vision", "tpkd", 42, "digits", overrides=short))
         >>> result.measures["count"], result.log[-1]["iteration"]
         (517, 39)
     """
-    folder, device = run_folder(config), device or default_device()
+    device = device or default_device()
+    if not keep:
+        return _train(config, None, progress, device)
+    folder = run_folder(config)
     with work_lock(folder):
         finished = finished_result(config)
-        if finished is not None:
-            return finished
-        table = resolve_table(find_setting(config.setting), config.overrides)
-        materials = prepare(config.setting, config.teacher, config.overrides, progress, device)
-        _write_config(folder, config)
-        return train_student(
-            make_student(config, materials),
-            materials.examples,
-            settings_of(config),
-            teacher=materials.teacher,
-            test=materials.test,
-            test_teacher=materials.test_teacher,
-            folder=folder,
-            snapshots=table["snapshots"] if config.method == "ce" else (),
-            progress=progress,
-            device=device,
-        )
+        return finished or _train(config, folder, progress, device)
 
 
 def kept_configs() -> dict[str, TrainingConfig]:
@@ -202,6 +192,27 @@ def kept_configs() -> dict[str, TrainingConfig]:
         except ValueError:
             continue
     return found
+
+
+def _train(
+    config: TrainingConfig, folder: Path | None, progress: Progress | None, device: torch.device
+) -> TrainingResult:
+    table = resolve_table(find_setting(config.setting), config.overrides)
+    materials = prepare(config.setting, config.teacher, config.overrides, progress, device)
+    if folder is not None:
+        _write_config(folder, config)
+    return train_student(
+        make_student(config, materials),
+        materials.examples,
+        settings_of(config),
+        teacher=materials.teacher,
+        test=materials.test,
+        test_teacher=materials.test_teacher,
+        folder=folder,
+        snapshots=table["snapshots"] if config.method == "ce" else (),
+        progress=progress,
+        device=device,
+    )
 
 
 def _write_config(folder: Path, config: TrainingConfig) -> None:

@@ -16,7 +16,6 @@ from lib.distill.settings import TrainingSettings
 from lib.distill.teacher_cache import cached_logits, model_digest
 from lib.distill.training import train_student
 
-
 _PREFIX = "teacher_"  # of a table's entries about the teacher
 _STUDENT = "student."  # before the names of weights in a state
 

@@ -1,0 +1,446 @@
+"""Many runs at once: what is finished is skipped, what fails is told at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import joblib
+import torch
+from tqdm import tqdm
+
+from lib.distill.checkpoints import CheckpointError
+from lib.distill.config import TrainingConfig
+from lib.distill.distributed import current_processes
+from lib.distill.recipes import Setting, find_setting, register, resolve_table
+from lib.distill.run_files import LOG
+from lib.distill.runs import (
+    finished_result,
+    kept_configs,
+    prepare,
+    run_folder,
+    settings_of,
+    train,
+)
+from lib.distill.settings import TrainingResult
+
+BACKENDS = ("loky", "dask", "ray")
+_BAR = "{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} left{postfix}"
+_KNOWN_IN_WORKER = "lib.distill."  # settings of other modules are sent along
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that did not finish.
+
+    Attributes:
+        config: of the run.
+        reason: in one line.
+    """
+
+    config: TrainingConfig
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep is about to do.
+
+    Attributes:
+        finished: results that are there, by key.
+        pending: configs that are not finished, by key.
+        seconds: estimate for each of the pending, by key.
+        measured: keys whose estimate comes from finished runs, not from the setting's table.
+    """
+
+    finished: dict[str, TrainingResult]
+    pending: dict[str, TrainingConfig]
+    seconds: dict[str, float]
+    measured: frozenset[str] = frozenset()
+
+    @property
+    def total(self) -> float:
+        """Estimate for all of the pending on one core, in seconds."""
+        return sum(self.seconds.values())
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """What a sweep ended with.
+
+    Attributes:
+        results: of all finished runs, by key, in the order of the configs.
+        failures: runs that did not finish.
+        plan: what was to do at the start.
+    """
+
+    results: dict[str, TrainingResult]
+    failures: list[Failure] = field(default_factory=list)
+    plan: Plan | None = None
+
+
+def plan_sweep(configs: Sequence[TrainingConfig]) -> Plan:
+    """Return what is finished, what is pending, and how long that will take.
+
+    The estimate of a run is the median of finished runs of its setting and method; else the
+    setting's own estimate, times the median ratio of both over its finished runs; else the
+    setting's own estimate.
+
+    Args:
+        configs: of the runs.
+
+    Returns:
+        The plan; nothing is written.
+
+    Raises:
+        CheckpointError: if a file of a finished run is damaged; it names the file.
+        NotHereError: if data that a setting reads are not here.
+
+    Example:
+        >>> plan = plan_sweep([TrainingConfig("vision", "ce", 1_000_000, "digits")])
+        >>> len(plan.pending), len(plan.finished)
+        (1, 0)
+    """
+    named = {config.key(): config for config in configs}
+    found = {key: finished_result(config) for key, config in named.items()}
+    finished = {key: result for key, result in found.items() if result is not None}
+    pending = {key: config for key, config in named.items() if found[key] is None}
+    costs = _Costs({config.setting for config in pending.values()} if pending else set())
+    seconds = {key: costs.estimate(config) for key, config in pending.items()}
+    measured = frozenset(key for key, config in pending.items() if costs.knows(config))
+    return Plan(finished, pending, seconds, measured)
+
+
+def sweep(
+    configs: Sequence[TrainingConfig],
+    jobs: int | None = None,
+    backend: str = "loky",
+    dry_run: bool = False,
+    report: Callable[[str], None] = print,
+    device: torch.device | None = None,
+) -> SweepReport:
+    """Train all configs that are not finished; one that fails stops no other.
+
+    Each worker uses one thread. Under `torchrun` all processes train one run after the other
+    together.
+
+    Args:
+        configs: of the runs.
+        jobs: runs at a time; None for one for each core.
+        backend: "loky" for processes of this machine, "dask" or "ray" for a cluster to which this
+            process is connected.
+        dry_run: only report the plan; nothing is written.
+        report: called with a line or several for the reader.
+        device: where to train; None for the GPU if there is one.
+
+    Returns:
+        The results, and the failures, which are also reported at the end.
+
+    Raises:
+        ValueError: if `jobs` or `backend` does not fit.
+        ImportError: if the library of the backend is not installed.
+        CheckpointError: if a file of a finished run is damaged; it names the file.
+
+    Example:
+        >>> configs = [TrainingConfig("vision", "ce", 1_000_000, "digits")]
+        >>> report = sweep(configs, dry_run=True, report=lambda line: None)
+        >>> len(report.results), len(report.plan.pending)
+        (0, 1)
+    """
+    jobs = _check(jobs, backend)
+    plan = plan_sweep(configs)
+    report(describe_plan(plan, jobs))
+    failures: list[Failure] = []
+    if not dry_run and plan.pending:
+        failures = _run_all(plan, jobs, backend, device)
+    named = {config.key(): config for config in configs}
+    found = {key: plan.finished.get(key) or _result(config) for key, config in named.items()}
+    results = {key: result for key, result in found.items() if result is not None}
+    if not dry_run:
+        report(describe_end(results, named, failures))
+    return SweepReport(results, failures, plan)
+
+
+def describe_plan(plan: Plan, jobs: int) -> str:
+    """Return the plan as lines for a reader.
+
+    Args:
+        plan: of a sweep.
+        jobs: runs at a time.
+
+    Returns:
+        One line for each run, and the total.
+
+    Example:
+        >>> print(describe_plan(Plan({}, {}, {}), 2))
+        0 finished, 0 to run, about 0 s on 1 core
+    """
+    lines = [
+        f"  finished  {key}  {_measures(result)}, {result.seconds:.0f} s"
+        for key, result in plan.finished.items()
+    ]
+    for key in plan.pending:
+        source = "from finished runs" if key in plan.measured else "estimate of the setting"
+        lines.append(f"  to run    {key}  about {_duration(plan.seconds[key])} ({source})")
+    at_once = max(1, min(jobs, len(plan.pending)))
+    lines.append(
+        f"{len(plan.finished)} finished, {len(plan.pending)} to run, about "
+        f"{_duration(plan.total / at_once)} on {at_once} core{'s' if at_once > 1 else ''}"
+    )
+    return "\n".join(lines)
+
+
+def describe_end(
+    results: dict[str, TrainingResult],
+    configs: dict[str, TrainingConfig],
+    failures: Sequence[Failure],
+) -> str:
+    """Return accuracies by setting, teacher and method, and every failure, as lines for a reader.
+
+    Args:
+        results: by key.
+        configs: by key.
+        failures: runs that did not finish.
+
+    Returns:
+        One line for each method with mean and sample standard deviation over seeds.
+
+    Example:
+        >>> describe_end({}, {}, [])
+        '0 finished, 0 failed'
+    """
+    groups: dict[str, list[float]] = {}
+    for key, result in results.items():
+        config = configs[key]
+        name = f"{config.setting}, {config.teacher} teacher, {config.method}"
+        groups.setdefault(name, []).append(100 * result.measures["accuracy"])
+    lines = []
+    for name, values in groups.items():
+        spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+        lines.append(f"  {name}: {statistics.fmean(values):.2f}{spread} % ({len(values)} seeds)")
+    lines.append(f"{len(results)} finished, {len(failures)} failed")
+    lines += [f"  failed    {failure.config.label()}: {failure.reason}" for failure in failures]
+    return "\n".join(lines)
+
+
+def describe_run(key: str, config: TrainingConfig) -> str:
+    """Return how far a run is, in one line.
+
+    Args:
+        key: of the run.
+        config: of the run.
+
+    Returns:
+        Its name, and what it ended with or how many steps it has taken.
+
+    Raises:
+        NotHereError: if data that the setting reads are not here.
+    """
+    if key != config.key():
+        return f"outdated  {key}"
+    try:
+        result = finished_result(config)
+    except CheckpointError as error:
+        return f"damaged   {key}  {_line(error)}"
+    if result is not None:
+        return f"finished  {key}  {_measures(result)}, {result.seconds:.0f} s"
+    rows = (run_folder(config) / LOG).read_text("utf-8").splitlines()
+    taken = json.loads(rows[-1])["iteration"] if rows else 0
+    return f"begun     {key}  {taken} of {settings_of(config).iterations} steps"
+
+
+def track_bar(iterable: Iterable, label: str) -> Iterable:
+    """Return what is looped over with a bar that says how long it will take.
+
+    Args:
+        iterable: what to loop over.
+        label: what a step is.
+
+    Returns:
+        The same items; under `torchrun` only the first process draws.
+
+    Example:
+        >>> list(track_bar([1, 2], "steps"))
+        [1, 2]
+    """
+    return tqdm(iterable, desc=label, leave=False, disable=not current_processes().first)
+
+
+class _Costs:
+    """What finished runs of some settings took."""
+
+    def __init__(self, settings: set[str]) -> None:
+        self.own: dict[tuple, list[float]] = {}
+        self.ratios: dict[str, list[float]] = {}
+        for config in kept_configs().values() if settings else ():
+            if config.setting not in settings:
+                continue
+            with contextlib.suppress(CheckpointError):
+                result = finished_result(config)
+                if result is not None:
+                    self.own.setdefault(_kind(config), []).append(result.seconds)
+                    ratio = result.seconds / _documented(config)
+                    self.ratios.setdefault(config.setting, []).append(ratio)
+
+    def knows(self, config: TrainingConfig) -> bool:
+        """Whether a run of the setting has finished."""
+        return config.setting in self.ratios
+
+    def estimate(self, config: TrainingConfig) -> float:
+        """Seconds for a run."""
+        if _kind(config) in self.own:
+            return statistics.median(self.own[_kind(config)])
+        return _documented(config) * statistics.median(self.ratios.get(config.setting, [1.0]))
+
+
+def _kind(config: TrainingConfig) -> tuple[str, ...]:
+    """What runs of about equal length have in common."""
+    return config.setting, config.method, repr(sorted(config.overrides.items()))
+
+
+def _documented(config: TrainingConfig) -> float:
+    setting = find_setting(config.setting)
+    return setting.estimate(config.method, resolve_table(setting, config.overrides))
+
+
+def _check(jobs: int | None, backend: str) -> int:
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    if backend != "loky" and importlib.util.find_spec(_library(backend)) is None:
+        install = {"dask": "dask[distributed]", "ray": "ray"}[backend]
+        raise ImportError(f"backend {backend!r} needs {_library(backend)}: pip install '{install}'")
+    if jobs is None:
+        return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
+        raise ValueError(f"jobs must be an integer >= 1, got {jobs!r}")
+    return jobs
+
+
+def _library(backend: str) -> str:
+    return {"dask": "distributed", "ray": "ray"}[backend]
+
+
+def _run_all(plan: Plan, jobs: int, backend: str, device: torch.device | None) -> list[Failure]:
+    """Train all that is pending; return what failed."""
+    ready, failures = _prepare_all(plan, device)
+    if current_processes().size > 1:
+        jobs = 1
+    order = sorted(ready, key=lambda key: -plan.seconds[key])  # long ones first: cores end together
+    if jobs == 1:
+        outcomes = (_work(ready[key], None, device) for key in order)
+        return failures + _collect(outcomes, plan, ready)
+    tasks = (joblib.delayed(_work)(ready[key], _sent(ready[key]), device) for key in order)
+    with _parallel(backend, jobs) as parallel:
+        return failures + _collect(parallel(tasks), plan, ready)
+
+
+def _prepare_all(plan: Plan, device: torch.device | None) -> tuple[dict, list[Failure]]:
+    """Make what runs share before the workers start; a setting that cannot be made fails whole."""
+    ready, failures, broken = {}, [], {}
+    for key, config in plan.pending.items():
+        shared = (config.setting, config.teacher, repr(sorted(config.overrides.items())))
+        if shared not in broken:
+            broken[shared] = _attempt(
+                prepare, config.setting, config.teacher, config.overrides, track_bar, device
+            )
+        if broken[shared]:
+            failures.append(Failure(config, broken[shared]))
+        else:
+            ready[key] = config
+    return ready, failures
+
+
+def _collect(outcomes: Iterator, plan: Plan, ready: dict[str, TrainingConfig]) -> list[Failure]:
+    """Follow the runs as they end; whoever has not ended when the workers die has failed."""
+    failures, left = [], dict(ready)
+    total = sum(plan.seconds[key] for key in ready)
+    quiet = not current_processes().first
+    with tqdm(total=max(total, 1e-9), desc="sweep", bar_format=_BAR, disable=quiet) as bar:
+        try:
+            for key, reason in outcomes:
+                config = left.pop(key)
+                failures += [Failure(config, reason)] if reason else []
+                bar.set_postfix_str(f"{len(ready) - len(left)} of {len(ready)} runs")
+                bar.update(plan.seconds[key])
+        except Exception as error:
+            if not left:
+                raise
+            reason = f"a worker ended early ({_line(error)}); run the sweep again to go on"
+            failures += [Failure(config, reason) for config in left.values()]
+    return failures
+
+
+def _work(
+    config: TrainingConfig, setting: Setting | None, device: torch.device | None
+) -> tuple[str, str]:
+    """Train one config in a worker; return its key and why it failed, or nothing."""
+    if setting is not None:
+        with contextlib.suppress(ValueError):
+            register(setting)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return config.key(), _attempt(train, config, device=device)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _attempt(function: Callable, *arguments: object, **named: object) -> str:
+    """Why a call failed, in one line; nothing where it did not."""
+    try:
+        function(*arguments, **named)
+    except Exception as error:
+        return _line(error)
+    return ""
+
+
+def _sent(config: TrainingConfig) -> Setting | None:
+    """The setting, if a new process would not know it."""
+    setting = find_setting(config.setting)
+    return None if setting.prepare.__module__.startswith(_KNOWN_IN_WORKER) else setting
+
+
+@contextlib.contextmanager
+def _parallel(backend: str, jobs: int) -> Iterator[joblib.Parallel]:
+    """A pool whose workers have one thread each and yield what is ready first."""
+    if backend == "ray":
+        from ray.util.joblib import register_ray
+
+        register_ray()
+    options = {"inner_max_num_threads": 1} if backend == "loky" else {}
+    with joblib.parallel_config(backend=backend, n_jobs=jobs, **options):
+        yield joblib.Parallel(return_as="generator_unordered", pre_dispatch="all")
+
+
+def _result(config: TrainingConfig) -> TrainingResult | None:
+    with contextlib.suppress(CheckpointError):
+        return finished_result(config)
+    return None
+
+
+def _measures(result: TrainingResult) -> str:
+    return f"{100 * result.measures['accuracy']:.2f} %"
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _duration(seconds: float) -> str:
+    """Seconds as a reader says them.
+
+    Example:
+        >>> _duration(75), _duration(4000)
+        ('1 min 15 s', '1 h 07 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
