@@ -72,8 +72,8 @@ CLINC = (
         "teacher_layers": 6,  # of MiniLM, frozen
         "teacher_widths": [1024],
         "teacher_dropout": [0.0, 0.0],  # of features and of hidden units
-        "teacher_iterations": 8438,  # 30 epochs
-        "teacher_warmup": 843,
+        "teacher_iterations": 2812,  # 10 epochs
+        "teacher_warmup": 281,
     }
 )
 

@@ -332,7 +332,7 @@ def _run_all(plan: Plan, jobs: int, backend: str, device: torch.device | None) -
         jobs = 1
     order = sorted(ready, key=lambda key: -plan.seconds[key])  # long ones first: cores end together
     if jobs == 1:
-        outcomes = (_work(ready[key], None, device) for key in order)
+        outcomes = (_work(ready[key], None, device, track_bar) for key in order)
         return failures + _collect(outcomes, plan, ready)
     tasks = (joblib.delayed(_work)(ready[key], _sent(ready[key]), device) for key in order)
     with _parallel(backend, jobs) as parallel:
@@ -365,7 +365,7 @@ def _collect(outcomes: Iterator, plan: Plan, ready: dict[str, TrainingConfig]) -
             for key, reason in outcomes:
                 config = left.pop(key)
                 failures += [Failure(config, reason)] if reason else []
-                bar.set_postfix_str(f"{len(ready) - len(left)} of {len(ready)} runs")
+                bar.set_postfix_str(f"{len(ready) - len(left)} of {len(ready)} runs", refresh=False)
                 bar.update(plan.seconds[key])
         except Exception as error:
             if not left:
@@ -376,7 +376,10 @@ def _collect(outcomes: Iterator, plan: Plan, ready: dict[str, TrainingConfig]) -
 
 
 def _work(
-    config: TrainingConfig, setting: Setting | None, device: torch.device | None
+    config: TrainingConfig,
+    setting: Setting | None,
+    device: torch.device | None,
+    progress: Callable | None = None,
 ) -> tuple[str, str]:
     """Train one config in a worker; return its key and why it failed, or nothing."""
     if setting is not None:
@@ -385,7 +388,7 @@ def _work(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return config.key(), _attempt(train, config, device=device)
+        return config.key(), _attempt(train, config, progress, device=device)
     finally:
         torch.set_num_threads(threads)
 
