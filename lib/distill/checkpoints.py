@@ -130,12 +130,13 @@ def _serialise(tensors: Mapping[str, Tensor], text: str) -> bytes:
                 "tensors must map text to tensors, got "
                 f"{name!r} -> {type(tensor).__name__}; put numbers into facts"
             )
-        whole[name] = tensor.detach().to("cpu", copy=True).contiguous()
+        whole[name] = tensor.detach()
     try:
+        whole = {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in whole.items()}
         return save(whole, metadata={_KEY: text})
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
-        dtypes = sorted({str(tensor.dtype) for tensor in whole.values()})
-        raise ValueError(f"tensors cannot be stored, dtypes {dtypes}: {error!r}") from error
+        kinds = sorted({f"{tensor.dtype}, {tensor.layout}" for tensor in whole.values()})
+        raise ValueError(f"tensors cannot be stored, among {kinds}: {error!r}") from error
 
 
 def _verify(path: Path, stream: Any) -> tuple[dict[str, Any], mmap.mmap]:
