@@ -9,8 +9,9 @@ from torch import Tensor
 
 from lib.distill.batch import Batch
 from lib.distill.label import label_gradient
-from lib.tpkd import confidence_direction, project_onto_safe_cone
+from lib.tpkd import confidence_direction
 from lib.tpkd.directions import Directions, conditional_probabilities, directions_between
+from lib.tpkd.projection import project
 
 
 def surrogate(student: Tensor, direction: Tensor) -> Tensor:
@@ -65,7 +66,7 @@ def safe_full_kl_direction(
         tensor([-1.3333,  0.6667,  0.6667])
     """
     gap = student.double().softmax(-1) - teacher.double().softmax(-1)
-    safe = project_onto_safe_cone(gap, labels).to(student.dtype)
+    safe = project(gap, labels).to(student.dtype)
     return label_gradient(student, labels) + weight * safe
 
 

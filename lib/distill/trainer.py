@@ -164,6 +164,9 @@ class Trainer:
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Take up a run where a state left it.
 
+        The logits of the student before training, of "dp-u" and "dp-s", are those that this
+        trainer began with.
+
         Args:
             state: as `state` returns it, of a trainer of the same form.
 
