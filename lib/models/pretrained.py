@@ -1,5 +1,6 @@
 """Networks with pretrained weights, and frozen features of them."""
 
+from lib.models.paper import paper_student, paper_teacher
 from lib.models.pretrained_text import (
     kept_word_pieces,
     minilm,
@@ -25,6 +26,8 @@ __all__ = [
     "locate_weights",
     "minilm",
     "minilm_tokenizer",
+    "paper_student",
+    "paper_teacher",
     "prepare_images",
     "text_features",
     "tokenise",
