@@ -10,7 +10,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 _SEEDS = "42,43,44"
 
@@ -41,10 +41,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}\n")
+
+
 def _parser() -> argparse.ArgumentParser:
     from lib.distill.sweeps import BACKENDS
 
-    parser = argparse.ArgumentParser(prog="python -m lib.distill", description="Trains students.")
+    parser = _Parser(prog="python -m lib.distill", description="Trains students.")
     commands = parser.add_subparsers(required=True)
     many = _command(
         commands, "sweep", _sweep, "train many methods and seeds; finished ones are kept"

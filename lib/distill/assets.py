@@ -127,19 +127,23 @@ def cached_rows(
 def work_lock(folder: Path) -> Iterator[None]:
     """Keep a folder for this process, or for those that train together, during the block.
 
-    Others wait. Of processes that train together the first holds the lock.
+    Others wait. Of processes that train together the first holds the lock; all enter the block
+    only then, so that they find the same files.
 
     Args:
-        folder: made if missing.
+        folder: whose parent is made if missing.
 
     Yields:
         Nothing.
     """
-    if not current_processes().first:
+    processes = current_processes()
+    if not processes.first:
+        processes.wait()
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
+        processes.wait()
         yield
 
 

@@ -46,12 +46,13 @@ PHRASES = (
         "warmup": 40,
         "snapshots": [133, 267, 400],
         "log_every": 20,
-        "teacher_width": 64,
+        "teacher_width": 32,
         "teacher_layers": 1,
         "teacher_heads": 2,
         "teacher_dropout": 0.1,
-        "teacher_iterations": 600,
-        "teacher_warmup": 60,
+        "teacher_learning_rate": 3e-3,
+        "teacher_iterations": 300,
+        "teacher_warmup": 30,
         "teacher_clip": 1.0,
     }
 )

@@ -153,7 +153,7 @@ def sweep(
         (0, 1)
     """
     jobs = _check(jobs, backend)
-    plan = plan_sweep(configs)
+    plan = _agreed(plan_sweep(configs))
     report(describe_plan(plan, jobs))
     failures: list[Failure] = []
     if not dry_run and plan.pending:
@@ -222,7 +222,8 @@ def describe_end(
     lines = []
     for name, values in groups.items():
         spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-        lines.append(f"  {name}: {statistics.fmean(values):.2f}{spread} % ({len(values)} seeds)")
+        seeds = f"{len(values)} seed{'s' if len(values) > 1 else ''}"
+        lines.append(f"  {name}: {statistics.fmean(values):.2f}{spread} % ({seeds})")
     lines.append(f"{len(results)} finished, {len(failures)} failed")
     lines += [f"  failed    {failure.config.label()}: {failure.reason}" for failure in failures]
     return "\n".join(lines)
@@ -306,6 +307,15 @@ def _kind(config: TrainingConfig) -> tuple[str, ...]:
 def _documented(config: TrainingConfig) -> float:
     setting = find_setting(config.setting)
     return setting.estimate(config.method, resolve_table(setting, config.overrides))
+
+
+def _agreed(plan: Plan) -> Plan:
+    """The plan of the first of the processes that train together."""
+    if current_processes().size == 1:
+        return plan
+    plans = [plan]
+    torch.distributed.broadcast_object_list(plans, 0)
+    return plans[0]
 
 
 def _check(jobs: int | None, backend: str) -> int:
