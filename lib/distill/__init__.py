@@ -1,6 +1,7 @@
 """Distillation: every method of Table 4 of Yuan & Tao and every control of Table 5."""
 
 from lib.distill.checkpoints import CheckpointError, read_checkpoint, write_checkpoint
+from lib.distill.config import TrainingConfig
 from lib.distill.dto import DtoWeights, dto_weights, layer_feature_loss
 from lib.distill.dual_head import align_gradients
 from lib.distill.evaluation import measure, predict
@@ -9,7 +10,10 @@ from lib.distill.methods import OBJECTIVES, Objective
 from lib.distill.objectives import combine_gradients, objective_loss, objective_losses
 from lib.distill.optimisers import AdamWeightDecay, learning_rate, parameter_groups
 from lib.distill.order import batch_at, micro_batches
+from lib.distill.recipes import find_setting
+from lib.distill.runs import make_student, prepare, train
 from lib.distill.streams import stream, stream_seed
+from lib.distill.sweeps import sweep
 from lib.distill.teacher_cache import cached_logits, model_digest
 from lib.distill.views import fixed_views
 
@@ -23,14 +27,17 @@ __all__ = [
     "Objective",
     "TensorExamples",
     "TokenExamples",
+    "TrainingConfig",
     "align_gradients",
     "batch_at",
     "cached_logits",
     "combine_gradients",
     "dto_weights",
+    "find_setting",
     "fixed_views",
     "layer_feature_loss",
     "learning_rate",
+    "make_student",
     "measure",
     "micro_batches",
     "model_digest",
@@ -38,8 +45,11 @@ __all__ = [
     "objective_losses",
     "parameter_groups",
     "predict",
+    "prepare",
     "read_checkpoint",
     "stream",
     "stream_seed",
+    "sweep",
+    "train",
     "write_checkpoint",
 ]

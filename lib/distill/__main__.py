@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
@@ -39,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted: finished runs are kept; run again to go on.", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever read the output, such as `head`, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 class _Parser(argparse.ArgumentParser):

@@ -192,7 +192,8 @@ def logistic_head(features: Tensor, labels: Tensor, c: float, facts: dict) -> Te
     $$\min_{W, b}\ C \sum_i \operatorname{CE}\Bigl(W \frac{x_i - \mu}{\sigma} + b,\ y_i\Bigr)
       + \tfrac12 \|W\|^2$$
 
-    The standardisation is folded in, so that the head reads raw features.
+    The standardisation is folded in, so that the head reads raw features. K is one more than the
+    largest label; a class without examples gets zeros.
 
     **Source**: Yuan & Tao, Appendix E.1, with C = 0.01.
 
@@ -221,9 +222,10 @@ def _regress(features: Tensor, labels: Tensor, c: float) -> Tensors:
     std = torch.where(variance > 0, variance, 1.0).sqrt()
     model = LogisticRegression(C=c, max_iter=1000)
     model.fit(((features.double() - mean) / std).float().numpy(), labels.numpy())
-    head = torch.nn.Linear(features.shape[1], len(model.classes_))
+    head, present = torch.nn.Linear(features.shape[1], int(labels.max()) + 1), model.classes_
     with torch.no_grad():
-        head.weight.copy_(torch.from_numpy(model.coef_))
-        head.bias.copy_(torch.from_numpy(model.intercept_))
+        for parameter, found in ((head.weight, model.coef_), (head.bias, model.intercept_)):
+            parameter.zero_()
+            parameter[present] = torch.from_numpy(found)
     folded = fold_standardisation(head, mean, std)
     return {"weight": folded.weight.detach(), "bias": folded.bias.detach()}

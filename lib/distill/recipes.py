@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lib.distill.auxiliary import LayerFeatures
 from lib.distill.examples import Examples
 from lib.distill.methods import OBJECTIVES
 from lib.distill.settings import TrainingSettings
@@ -44,7 +45,7 @@ COMMON = {
 }  # entries that a table may leave out
 DKD_WARMUP = {"vision": 20 / 60, "text": 2 / 4}  # share of the epochs, as in Appendix E.1
 HEADS = {"vision": "nonlinear", "text": "linear"}  # DHKD's second head
-_MODULES = ("recipes_vision", "recipes_text")
+_MODULES = ("recipes_vision", "recipes_text", "recipes_paper")
 _NO_RESULT = ("checkpoint_every",)  # entries that change no result
 
 
@@ -82,6 +83,8 @@ class Setting:
         data: the table -> name of a file -> SHA-256 of all data and weights that are read.
         prepare: (table, teacher, progress, device) -> `Materials`; expensive parts are kept.
         student: (table, materials, seed) -> the student before training.
+        layers: (table, materials, teacher, student, device) -> the layers whose states DTO-KD
+            compares if the table has a "feature_weight"; None where it compares logits only.
         seconds: estimate of the processor time of a run by "one pass" and "two passes", and of the
             "materials", in seconds on one core.
     """
@@ -95,6 +98,7 @@ class Setting:
     prepare: Callable[..., Materials]
     student: Callable[[Table, Materials, int], nn.Module]
     seconds: Mapping[str, float]
+    layers: Callable[..., LayerFeatures] | None = None
 
     def estimate(self, method: str, table: Table) -> float:
         """Return the documented estimate of a run in seconds, in proportion to its iterations."""
@@ -227,6 +231,8 @@ def training_settings(
     if setting.domain == "vision":
         decay *= objective.vision_weight_decay / OBJECTIVES["ce"].vision_weight_decay
     taken = set(TrainingSettings.__dataclass_fields__) & set(table) - {"options", "weight_decay"}
+    if method != "dto-kd":
+        taken -= {"feature_weight"}
     return TrainingSettings(
         method=method,
         seed=seed,

@@ -278,7 +278,7 @@ _LITE0_HOW = {
     "data": _lite0_data,
     "prepare": _lite0,
     "student": _lite0_student,
-    "seconds": {"one pass": 45.0, "two passes": 80.0, "materials": 800.0},
+    "seconds": {"one pass": 40.0, "two passes": 75.0, "materials": 800.0},
 }
 _add("cifar100-stage", "cpu", f"{_LITE0_SAYS}its last stage at 96 pixels", STAGE, **_LITE0_HOW)
 _add(
@@ -286,7 +286,7 @@ _add(
     "cpu",
     f"{_LITE0_SAYS}its last stage at 96 pixels, two epochs",
     STAGE | {"iterations": 625, "snapshots": [208, 417, 625]},
-    **_LITE0_HOW | {"seconds": {"one pass": 90.0, "two passes": 160.0, "materials": 800.0}},
+    **_LITE0_HOW | {"seconds": {"one pass": 80.0, "two passes": 150.0, "materials": 800.0}},
 )
 _HEAD = STAGE | {
     "stages": "head",

@@ -197,14 +197,18 @@ def kept_configs() -> dict[str, TrainingConfig]:
 def _train(
     config: TrainingConfig, folder: Path | None, progress: Progress | None, device: torch.device
 ) -> TrainingResult:
-    table = resolve_table(find_setting(config.setting), config.overrides)
+    setting, settings = find_setting(config.setting), settings_of(config)
+    table = resolve_table(setting, config.overrides)
     materials = prepare(config.setting, config.teacher, config.overrides, progress, device)
+    student, layers = make_student(config, materials), None
+    if settings.feature_weight:
+        layers = setting.layers(table, materials, config.teacher, student, device)
     if folder is not None:
         _write_config(folder, config)
     return train_student(
-        make_student(config, materials),
+        student,
         materials.examples,
-        settings_of(config),
+        settings,
         teacher=materials.teacher,
         test=materials.test,
         test_teacher=materials.test_teacher,
@@ -212,6 +216,7 @@ def _train(
         snapshots=table["snapshots"] if config.method == "ce" else (),
         progress=progress,
         device=device,
+        features=layers,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import os
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -131,7 +130,7 @@ def sweep(
 
     Args:
         configs: of the runs.
-        jobs: runs at a time; None for one for each core.
+        jobs: runs at a time; None for one for each core, or for one where there is a GPU.
         backend: "loky" for processes of this machine, "dask" or "ray" for a cluster to which this
             process is connected.
         dry_run: only report the plan; nothing is written.
@@ -325,7 +324,7 @@ def _check(jobs: int | None, backend: str) -> int:
         install = {"dask": "dask[distributed]", "ray": "ray"}[backend]
         raise ImportError(f"backend {backend!r} needs {_library(backend)}: pip install '{install}'")
     if jobs is None:
-        return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+        return 1 if torch.cuda.is_available() else joblib.cpu_count()
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
         raise ValueError(f"jobs must be an integer >= 1, got {jobs!r}")
     return jobs

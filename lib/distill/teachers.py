@@ -52,6 +52,48 @@ def smoothed_logits(labels: Tensor, classes: int, smoothing: float) -> Tensor:
     return found.log()
 
 
+def table_teacher(
+    network: nn.Module,
+    examples: Examples,
+    table: Mapping[str, Any],
+    teacher: str,
+    progress: Progress | None = None,
+    device: torch.device | None = None,
+) -> nn.Module:
+    """Train a teacher as a setting's table says, or read its weights.
+
+    Args:
+        network: the teacher before training.
+        examples: what it learns from.
+        table: as for `teacher_outputs`, like the rest.
+        teacher: "smooth" or "sharp".
+        progress: called with an iterable and a label.
+        device: where to train.
+
+    Returns:
+        The network in evaluation mode, on the device.
+
+    Raises:
+        CheckpointError: if a file is damaged; it names the file.
+        TrainingError: if the training diverges.
+    """
+    fields = set(TrainingSettings.__dataclass_fields__)
+    settings = {
+        name.removeprefix(_PREFIX): value
+        for name, value in table.items()
+        if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) in fields
+    }
+    return fit_teacher(
+        network,
+        examples,
+        settings,
+        table[teacher],
+        table["classes"],
+        progress=progress,
+        device=device,
+    ).to(device or "cpu")
+
+
 def teacher_outputs(
     network: nn.Module,
     examples: Examples,
@@ -81,21 +123,7 @@ def teacher_outputs(
         CheckpointError: if a file is damaged; it names the file.
         TrainingError: if the training diverges.
     """
-    fields = set(TrainingSettings.__dataclass_fields__)
-    settings = {
-        name.removeprefix(_PREFIX): value
-        for name, value in table.items()
-        if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) in fields
-    }
-    fitted = fit_teacher(
-        network,
-        examples,
-        settings,
-        table[teacher],
-        table["classes"],
-        progress=progress,
-        device=device,
-    ).to(device or "cpu")
+    fitted = table_teacher(network, examples, table, teacher, progress, device)
     folder = distill_folder() / "teachers" / "logits"
     seen, unseen = (
         cached_logits(fitted, part, folder, progress=progress) for part in (examples, test)
