@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lib.distill.evaluation import evaluation_mode
 from lib.tpkd import (
     conditional_component,
     directions,
@@ -292,9 +293,7 @@ def certify_batch(
         >>> round(found.conditional.ratio, 4), round(found.joint.ratio, 4)
         (1.0, 1.0)
     """
-    training = student.training
-    student.eval()
-    try:
+    with evaluation_mode(student):
         logits, vjp = batch_vjp(student, inputs, micro_batch)
         found = batch_signals(logits, teacher_logits, labels)
         conditional, joint = (float(limit) for limit in distortion_limits(logits.shape[-1]))
@@ -302,8 +301,6 @@ def certify_batch(
             certify(vjp, found.conditional, found.component, conditional),
             certify(vjp, found.joint, found.update, joint),
         )
-    finally:
-        student.train(training)
 
 
 def _combine(basis: Iterable[tuple[Tensor, list[Tensor]]], signal: Tensor) -> list[Tensor]:
