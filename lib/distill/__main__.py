@@ -149,7 +149,8 @@ def _prepare(options: argparse.Namespace) -> int:
 
 def _status(options: argparse.Namespace) -> int:
     from lib.distill.recipes import find_setting
-    from lib.distill.sweeps import describe_run, kept_configs
+    from lib.distill.runs import kept_configs
+    from lib.distill.sweep_words import describe_run
 
     if options.setting:
         find_setting(options.setting)

@@ -56,7 +56,10 @@ def prepare(
         CheckpointError: if a kept file is damaged; it names the file.
 
     Example:
-        >>> found = prepare("digits", overrides={"teacher_iterations": 60})
+        >>> import tempfile
+        >>> from unittest.mock import patch
+        >>> with tempfile.TemporaryDirectory() as here, patch.dict("os.environ", BOOK_CACHE=here):
+        ...     found = prepare("digits", overrides={"teacher_iterations": 60})
         >>> found.teacher.shape, len(found.test.labels)
         (torch.Size([1, 1280, 10]), 517)
     """
@@ -75,8 +78,12 @@ def make_student(config: TrainingConfig, materials: Materials) -> nn.Module:
         The network, on the CPU.
 
     Example:
+        >>> import tempfile
+        >>> from unittest.mock import patch
+        >>> with tempfile.TemporaryDirectory() as here, patch.dict("os.environ", BOOK_CACHE=here):
+        ...     found = prepare("digits", overrides={"teacher_iterations": 60})
         >>> config = TrainingConfig("vision", "ce", 42, "digits", overrides={"widths": [16]})
-        >>> make_student(config, prepare("digits", overrides={"teacher_iterations": 60})).head
+        >>> make_student(config, found).head
         Linear(in_features=16, out_features=10, bias=True)
     """
     setting = find_setting(config.setting)
@@ -163,7 +170,11 @@ def train(
 
     Example:
         >>> short = {"iterations": 40, "teacher_iterations": 60}
-        >>> result = train(TrainingConfig("vision", "tpkd", 42, "digits", overrides=short))
+        >>> config = TrainingConfig("vision", "tpkd", 42, "digits", overrides=short)
+        >>> import tempfile
+        >>> from unittest.mock import patch
+        >>> with tempfile.TemporaryDirectory() as here, patch.dict("os.environ", BOOK_CACHE=here):
+        ...     result = train(config)
         >>> result.measures["count"], result.log[-1]["iteration"]
         (517, 39)
     """

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -16,56 +14,15 @@ from tqdm import tqdm
 from lib.distill.checkpoints import CheckpointError
 from lib.distill.config import TrainingConfig
 from lib.distill.distributed import current_processes
-from lib.distill.recipes import Setting, find_setting, register, resolve_table
-from lib.distill.run_files import LOG
-from lib.distill.runs import (
-    finished_result,
-    kept_configs,
-    prepare,
-    run_folder,
-    settings_of,
-    train,
-)
+from lib.distill.recipes import Setting, find_setting, register
+from lib.distill.runs import finished_result, prepare, train
 from lib.distill.settings import TrainingResult
+from lib.distill.sweep_plan import Plan, plan_sweep
+from lib.distill.sweep_words import Failure, describe_end, describe_plan, one_line
 
 BACKENDS = ("loky", "dask", "ray")
 _BAR = "{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} left{postfix}"
 _KNOWN_IN_WORKER = "lib.distill."  # settings of other modules are sent along
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A run that did not finish.
-
-    Attributes:
-        config: of the run.
-        reason: in one line.
-    """
-
-    config: TrainingConfig
-    reason: str
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a sweep is about to do.
-
-    Attributes:
-        finished: results that are there, by key.
-        pending: configs that are not finished, by key.
-        seconds: estimate for each of the pending, by key.
-        measured: keys whose estimate comes from finished runs, not from the setting's table.
-    """
-
-    finished: dict[str, TrainingResult]
-    pending: dict[str, TrainingConfig]
-    seconds: dict[str, float]
-    measured: frozenset[str] = frozenset()
-
-    @property
-    def total(self) -> float:
-        """Estimate for all of the pending on one core, in seconds."""
-        return sum(self.seconds.values())
 
 
 @dataclass(frozen=True)
@@ -81,38 +38,6 @@ class SweepReport:
     results: dict[str, TrainingResult]
     failures: list[Failure] = field(default_factory=list)
     plan: Plan | None = None
-
-
-def plan_sweep(configs: Sequence[TrainingConfig]) -> Plan:
-    """Return what is finished, what is pending, and how long that will take.
-
-    The estimate of a run is the median of finished runs of its setting and method; else the
-    setting's own estimate, times the median ratio of both over its finished runs; else the
-    setting's own estimate.
-
-    Args:
-        configs: of the runs.
-
-    Returns:
-        The plan; nothing is written.
-
-    Raises:
-        CheckpointError: if a file of a finished run is damaged; it names the file.
-        NotHereError: if data that a setting reads are not here.
-
-    Example:
-        >>> plan = plan_sweep([TrainingConfig("vision", "ce", 1_000_000, "digits")])
-        >>> len(plan.pending), len(plan.finished)
-        (1, 0)
-    """
-    named = {config.key(): config for config in configs}
-    found = {key: finished_result(config) for key, config in named.items()}
-    finished = {key: result for key, result in found.items() if result is not None}
-    pending = {key: config for key, config in named.items() if found[key] is None}
-    costs = _Costs({config.setting for config in pending.values()} if pending else set())
-    seconds = {key: costs.estimate(config) for key, config in pending.items()}
-    measured = frozenset(key for key, config in pending.items() if costs.knows(config))
-    return Plan(finished, pending, seconds, measured)
 
 
 def sweep(
@@ -165,95 +90,6 @@ def sweep(
     return SweepReport(results, failures, plan)
 
 
-def describe_plan(plan: Plan, jobs: int) -> str:
-    """Return the plan as lines for a reader.
-
-    Args:
-        plan: of a sweep.
-        jobs: runs at a time.
-
-    Returns:
-        One line for each run, and the total.
-
-    Example:
-        >>> print(describe_plan(Plan({}, {}, {}), 2))
-        0 finished, 0 to run, about 0 s on 1 core
-    """
-    lines = [
-        f"  finished  {key}  {_measures(result)}, {result.seconds:.0f} s"
-        for key, result in plan.finished.items()
-    ]
-    for key in plan.pending:
-        source = "from finished runs" if key in plan.measured else "estimate of the setting"
-        lines.append(f"  to run    {key}  about {_duration(plan.seconds[key])} ({source})")
-    at_once = max(1, min(jobs, len(plan.pending)))
-    lines.append(
-        f"{len(plan.finished)} finished, {len(plan.pending)} to run, about "
-        f"{_duration(plan.total / at_once)} on {at_once} core{'s' if at_once > 1 else ''}"
-    )
-    return "\n".join(lines)
-
-
-def describe_end(
-    results: dict[str, TrainingResult],
-    configs: dict[str, TrainingConfig],
-    failures: Sequence[Failure],
-) -> str:
-    """Return accuracies by setting, teacher and method, and every failure, as lines for a reader.
-
-    Args:
-        results: by key.
-        configs: by key.
-        failures: runs that did not finish.
-
-    Returns:
-        One line for each method with mean and sample standard deviation over seeds.
-
-    Example:
-        >>> describe_end({}, {}, [])
-        '0 finished, 0 failed'
-    """
-    groups: dict[str, list[float]] = {}
-    for key, result in results.items():
-        config = configs[key]
-        name = f"{config.setting}, {config.teacher} teacher, {config.method}"
-        groups.setdefault(name, []).append(100 * result.measures["accuracy"])
-    lines = []
-    for name, values in groups.items():
-        spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-        seeds = f"{len(values)} seed{'s' if len(values) > 1 else ''}"
-        lines.append(f"  {name}: {statistics.fmean(values):.2f}{spread} % ({seeds})")
-    lines.append(f"{len(results)} finished, {len(failures)} failed")
-    lines += [f"  failed    {failure.config.label()}: {failure.reason}" for failure in failures]
-    return "\n".join(lines)
-
-
-def describe_run(key: str, config: TrainingConfig) -> str:
-    """Return how far a run is, in one line.
-
-    Args:
-        key: of the run.
-        config: of the run.
-
-    Returns:
-        Its name, and what it ended with or how many steps it has taken.
-
-    Raises:
-        NotHereError: if data that the setting reads are not here.
-    """
-    if key != config.key():
-        return f"outdated  {key}"
-    try:
-        result = finished_result(config)
-    except CheckpointError as error:
-        return f"damaged   {key}  {_line(error)}"
-    if result is not None:
-        return f"finished  {key}  {_measures(result)}, {result.seconds:.0f} s"
-    rows = (run_folder(config) / LOG).read_text("utf-8").splitlines()
-    taken = json.loads(rows[-1])["iteration"] if rows else 0
-    return f"begun     {key}  {taken} of {settings_of(config).iterations} steps"
-
-
 def track_bar(iterable: Iterable, label: str) -> Iterable:
     """Return what is looped over with a bar that says how long it will take.
 
@@ -269,43 +105,6 @@ def track_bar(iterable: Iterable, label: str) -> Iterable:
         [1, 2]
     """
     return tqdm(iterable, desc=label, leave=False, disable=not current_processes().first)
-
-
-class _Costs:
-    """What finished runs of some settings took."""
-
-    def __init__(self, settings: set[str]) -> None:
-        self.own: dict[tuple, list[float]] = {}
-        self.ratios: dict[str, list[float]] = {}
-        for config in kept_configs().values() if settings else ():
-            if config.setting not in settings:
-                continue
-            with contextlib.suppress(CheckpointError):
-                result = finished_result(config)
-                if result is not None:
-                    self.own.setdefault(_kind(config), []).append(result.seconds)
-                    ratio = result.seconds / _documented(config)
-                    self.ratios.setdefault(config.setting, []).append(ratio)
-
-    def knows(self, config: TrainingConfig) -> bool:
-        """Whether a run of the setting has finished."""
-        return config.setting in self.ratios
-
-    def estimate(self, config: TrainingConfig) -> float:
-        """Seconds for a run."""
-        if _kind(config) in self.own:
-            return statistics.median(self.own[_kind(config)])
-        return _documented(config) * statistics.median(self.ratios.get(config.setting, [1.0]))
-
-
-def _kind(config: TrainingConfig) -> tuple[str, ...]:
-    """What runs of about equal length have in common."""
-    return config.setting, config.method, repr(sorted(config.overrides.items()))
-
-
-def _documented(config: TrainingConfig) -> float:
-    setting = find_setting(config.setting)
-    return setting.estimate(config.method, resolve_table(setting, config.overrides))
 
 
 def _agreed(plan: Plan) -> Plan:
@@ -379,7 +178,7 @@ def _collect(outcomes: Iterator, plan: Plan, ready: dict[str, TrainingConfig]) -
         except Exception as error:
             if not left:
                 raise
-            reason = f"a worker ended early ({_line(error)}); run the sweep again to go on"
+            reason = f"a worker ended early ({one_line(error)}); run the sweep again to go on"
             failures += [Failure(config, reason) for config in left.values()]
     return failures
 
@@ -407,7 +206,7 @@ def _attempt(function: Callable, *arguments: object, **named: object) -> str:
     try:
         function(*arguments, **named)
     except Exception as error:
-        return _line(error)
+        return one_line(error)
     return ""
 
 
@@ -433,26 +232,3 @@ def _result(config: TrainingConfig) -> TrainingResult | None:
     with contextlib.suppress(CheckpointError):
         return finished_result(config)
     return None
-
-
-def _measures(result: TrainingResult) -> str:
-    return f"{100 * result.measures['accuracy']:.2f} %"
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-def _duration(seconds: float) -> str:
-    """Seconds as a reader says them.
-
-    Example:
-        >>> _duration(75), _duration(4000)
-        ('1 min 15 s', '1 h 07 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

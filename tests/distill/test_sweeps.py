@@ -18,7 +18,9 @@ from lib.distill import runs, sweeps
 from lib.distill.assets import distill_folder
 from lib.distill.config import TrainingConfig
 from lib.distill.runs import finished_result, run_folder, train
-from lib.distill.sweeps import Plan, describe_end, describe_plan, describe_run, plan_sweep, sweep
+from lib.distill.sweep_plan import Plan, plan_sweep
+from lib.distill.sweep_words import describe_end, describe_plan, describe_run
+from lib.distill.sweeps import sweep
 from tests.distill import kept_sweep
 from tests.distill.tiny_setting import TINY
 
