@@ -39,7 +39,7 @@ class Progressed:
 class RunFiles:
     """A folder that holds one run, or nothing where the folder is None.
 
-    The checkpoint holds the log's rows too, so that after an interruption the log is cut back to
+    The checkpoint holds the log's lines too, so that after an interruption the log is cut back to
     the checkpoint and grows again as if nothing had happened.
 
     Attributes:
@@ -64,7 +64,8 @@ class RunFiles:
         state, progressed = None, Progressed()
         if found is not None:
             state, facts = found
-            progressed = Progressed(facts["iteration"], facts["log"], facts["seconds"])
+            rows = [json.loads(line) for line in facts["log"]]
+            progressed = Progressed(facts["iteration"], rows, facts["seconds"])
         if self.folder is not None and self.writes:
             self.folder.mkdir(parents=True, exist_ok=True)
             _write_log(self.folder / LOG, progressed.log)
@@ -98,7 +99,7 @@ class RunFiles:
         if self.folder is not None and self.writes:
             facts = {
                 "iteration": progressed.iteration,
-                "log": progressed.log,
+                "log": [_line(row) for row in progressed.log],
                 "seconds": progressed.seconds,
             }
             write_checkpoint(self.folder / _CHECKPOINT, state, self._named("checkpoint") | facts)
@@ -132,7 +133,7 @@ class RunFiles:
             return
         facts = {
             "measures": result.measures,
-            "log": result.log,
+            "log": [_line(row) for row in result.log],
             "seconds": result.seconds,
             "weights_digest": result.weights_digest,
             "kept": sorted(result.snapshots),
@@ -160,7 +161,7 @@ class RunFiles:
             settings,
             facts["measures"],
             tensors.get(_LOGITS),
-            facts["log"],
+            [json.loads(line) for line in facts["log"]],
             facts["seconds"],
             facts["weights_digest"],
             files.snapshots(facts["kept"]),
