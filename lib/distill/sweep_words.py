@@ -112,7 +112,8 @@ def describe_run(key: str, config: TrainingConfig) -> str:
         return f"damaged   {key}  {one_line(error)}"
     if result is not None:
         return f"finished  {key}  {_measures(result)}, {result.seconds:.0f} s"
-    rows = (run_folder(config) / LOG).read_text("utf-8").splitlines()
+    log = run_folder(config) / LOG
+    rows = log.read_text("utf-8").splitlines() if log.exists() else []
     taken = json.loads(rows[-1])["iteration"] if rows else 0
     return f"begun     {key}  {taken} of {settings_of(config).iterations} steps"
 
