@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from lib.datasets.files import NotHereError
-from lib.distill import OBJECTIVES, runs
+from lib.distill import OBJECTIVES, recipes, recipes_text, recipes_vision, runs
 from lib.distill.assets import distill_folder
 from lib.distill.checkpoints import CheckpointError
 from lib.distill.config import PROFILES, TrainingConfig
@@ -32,6 +33,7 @@ from lib.distill.runs import (
     settings_of,
     train,
 )
+from lib.models.weights import weights_here
 from tests.distill import tiny_setting
 
 SETTINGS = [name for name in load_settings() if name != "tiny"]
@@ -74,19 +76,14 @@ def test_the_papers_numbers_stand_in_the_paper_settings():
 
 
 def test_profiles_and_domains_have_a_setting():
-    assert set(DEFAULTS) == {(p, d) for p in PROFILES for d in ("vision", "text")} - MISSING
+    assert set(DEFAULTS) == {(p, d) for p in PROFILES for d in ("vision", "text")}
     for (profile, domain), name in DEFAULTS.items():
         setting = find_setting(name)
         assert (setting.profile, setting.domain) == (profile, domain)
 
 
-MISSING: set = set()
-
-
 def test_a_name_is_taken_once():
     assert register(tiny_setting.TINY) is tiny_setting.TINY
-    from dataclasses import replace
-
     with pytest.raises(ValueError, match="name must be new, got 'tiny'"):
         register(replace(tiny_setting.TINY, says="another"))
 
@@ -239,3 +236,91 @@ def test_quick_settings_need_no_file(name, monkeypatch):
         assert float((shares[0] - shares[1]).abs().max()) < 2e-3
         rows = torch.cat([found.examples.values[0], found.test.values[0]])
         assert len(rows.unique(dim=0)) >= len(rows) - 1
+
+
+SHORT = {"iterations": 3, "batch_size": 8, "micro_batch": 4, "snapshots": []}
+SHORT |= {"teacher_iterations": 2, "teacher_warmup": 1}
+
+
+def without_data(monkeypatch, name: str) -> None:
+    """The setting does not ask which files are here."""
+    monkeypatch.setitem(recipes.SETTINGS, name, replace(find_setting(name), data=lambda table: {}))
+
+
+def random_images(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(n)
+    return torch.rand(n, 3, 32, 32, generator=draw), torch.arange(n) % 3
+
+
+def test_residual_networks_read_fixed_views(monkeypatch):
+    without_data(monkeypatch, "cifar100-resnet")
+    sets = {"train": random_images(12), "test": random_images(9)}
+    monkeypatch.setattr(recipes_vision, "cifar100", lambda split, *counts: sets[split])
+    small = {"train": 12, "test": 9, "classes": 3, "depth": 8, "width": 4, "views": 2}
+    small |= {"teacher_depth": 8, "teacher_width": 4, "teacher_precision": "float32"}
+    config = TrainingConfig("vision", "tpkd", 42, "cifar100-resnet", overrides=SHORT | small)
+    found = prepare("cifar100-resnet", overrides=SHORT | small)
+    assert found.teacher.shape == (2, 12, 3)
+    assert not torch.equal(found.teacher[0], found.teacher[1])
+    assert train(config).measures["count"] == 9
+
+
+@pytest.mark.skipif(not weights_here("efficientnet-lite0"), reason="needs the weights")
+@pytest.mark.parametrize("name", ["cifar100-stage", "cifar100-head"])
+def test_lite0_starts_from_the_logistic_head(name, monkeypatch):
+    """All seeds and methods start alike: at the logits of the regression on the features."""
+    without_data(monkeypatch, name)
+    draw = torch.Generator().manual_seed(0)
+    monkeypatch.setattr(recipes_vision, "_lite0_data", lambda table: {})
+
+    def frozen(size, *counts, maps=False, **options):
+        found = {}
+        for split, n in zip(("train", "test"), counts, strict=True):
+            middle = torch.rand(n, 192, 1, 1, generator=draw)
+            body = recipes_vision.efficientnet_lite0(stages="last").eval().body
+            with torch.no_grad():
+                found[split] = {"maps": middle, "features": body(middle)}
+            found[split]["labels"] = torch.arange(n) % 3
+        return found
+
+    monkeypatch.setattr(recipes_vision, "frozen_images", frozen)
+    small = {"train": 12, "test": 9, "teacher_train": 15, "classes": 3, "teacher_widths": [8]}
+    config = TrainingConfig("vision", "ce", 42, name, overrides=SHORT | small)
+    found = prepare(name, overrides=SHORT | small)
+    assert found.teacher.shape == (1, 12, 3)
+    first = make_student(config, found)
+    logits = predict(first, found.examples)
+    features = first.eval().features(found.examples.values[0]).detach()
+    expected = features @ found.assets["head.weight"].T + found.assets["head.bias"]
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+    other = predict(make_student(replace(config, seed=43), found), found.examples)
+    assert torch.equal(logits, other)
+    assert train(config).measures["count"] == 9
+
+
+@pytest.mark.skipif(not weights_here("minilm"), reason="needs the weights")
+@pytest.mark.parametrize(("name", "layers"), [("clinc150-l0", 0), ("clinc150-l1", 1)])
+def test_minilm_reads_word_pieces_and_its_teacher_features(name, layers, monkeypatch):
+    draw = torch.Generator().manual_seed(0)
+    tokens = {}
+    for split, n in (("train", 24), ("test", 9)):
+        tokens[f"{split}_tokens"] = torch.randint(1000, 1200, (n, 7), generator=draw)
+        tokens[f"{split}_lengths"] = torch.arange(n) % 6 + 2
+        tokens[f"{split}_labels"] = torch.arange(n) % 4
+    features = {
+        split: torch.randn(n, 5, generator=draw) for split, n in (("train", 24), ("test", 9))
+    }
+    monkeypatch.setattr(recipes_text, "clinc150_tokens", lambda: tokens)
+    monkeypatch.setattr(recipes_text, "frozen_texts", lambda *arguments: features)
+    small = {"train": 24, "classes": 4, "teacher_widths": [8], "warmup": 1}
+    config = TrainingConfig("text", "tpkd", 42, name, overrides=SHORT | small)
+    found = prepare(name, overrides=SHORT | small)
+    student = make_student(config, found)
+    assert len(student.body.encoder.encoder.layer) == layers
+    occurring = torch.cat([tokens[f"{split}_tokens"].flatten() for split in ("train", "test")])
+    rows = student.body.encoder.embeddings.word_embeddings.num_embeddings
+    assert rows == len(occurring.unique()) + 4
+    assert torch.equal(
+        student.head.weight, make_student(replace(config, seed=7), found).head.weight
+    )
+    assert train(config).measures["count"] == 9
