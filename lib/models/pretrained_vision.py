@@ -52,7 +52,7 @@ class FrozenNormStudent(Student):
         """Set the mode of everything but the batch normalisations."""
         super().train(mode)
         for module in self.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
                 module.eval()
         return self
 
