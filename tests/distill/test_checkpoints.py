@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.distill import CheckpointError, checkpoints, read_checkpoint, write_checkpoint
-from tests.distill.processes import kill_inside, needs_fork
+from tests.distill.forks import kill_inside, needs_fork
 
 FACTS = {"seed": 42, "settings": {"method": "tpkd", "clip": None, "rate": 3e-4}, "log": [1, "a"]}
 DTYPES = [

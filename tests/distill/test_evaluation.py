@@ -97,7 +97,7 @@ def test_modes_come_back_after_an_error():
 
 
 def test_gradients_may_flow_through_what_was_predicted():
-    """Inference mode would forbid it."""
+    """A tensor of inference mode would forbid it."""
     logits = predict(network(), points())
     weight = torch.ones(4, requires_grad=True)
     (logits * weight).sum().backward()

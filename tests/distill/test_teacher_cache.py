@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import random
+import time
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from lib.distill import (
     model_digest,
     predict,
 )
-from tests.distill.processes import kill_inside, needs_fork, run_together
+from tests.distill.forks import kill_inside, needs_fork, run_together
 
 
 class Counted(nn.Module):
@@ -230,8 +231,10 @@ def write_until(stop, folder):
     cached_logits(teacher(), points(), folder)
 
 
-def count_calls(report, folder):
+def count_calls(report, meet, folder):
     model = teacher()
+    model.register_forward_hook(lambda *ignored: time.sleep(0.2))  # time for the other to come
+    meet()
     cached_logits(model, points(), folder)
     report(model.calls)
 
