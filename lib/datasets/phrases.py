@@ -54,7 +54,7 @@ def synthetic_phrases(
         >>> bool(((tokens > 0).sum(1) == lengths).all())
         True
     """
-    _check(classes, n, vocabulary, families)
+    _check(classes, n, vocabulary, families, generator)
     options = {"generator": generator, "device": generator.device}
     labels = torch.randint(classes, (n,), **options)
     lengths = _draw_lengths(n, generator)
@@ -115,7 +115,7 @@ def _frame(
     word = torch.randint(1, CLASS_WORDS + 1, (2, len(rows)), **options)
     label = labels[rows]
     drawn[:, 0] = CLASS_WORDS * label + word[0]
-    drawn[torch.arange(len(rows)), lengths[rows] - 1] = CLASS_WORDS * (label ^ 1) + word[1]
+    drawn.scatter_(1, lengths[rows, None] - 1, (CLASS_WORDS * (label ^ 1) + word[1])[:, None])
     tokens[rows] = drawn
 
 
@@ -126,8 +126,12 @@ def _draw_lengths(n: int, generator: torch.Generator) -> Tensor:
     return lengths.round().long().clamp(SHORTEST, LONGEST)
 
 
-def _check(classes: int, n: int, vocabulary: int, families: int) -> None:
+def _check(
+    classes: int, n: int, vocabulary: int, families: int, generator: torch.Generator
+) -> None:
     """Refuse numbers that make no task."""
+    if not isinstance(generator, torch.Generator):
+        raise ValueError(f"generator is {generator!r}, must be a torch.Generator")
     for name, value in (("n", n), ("families", families), ("classes", classes)):
         if type(value) is not int or value < 1:
             raise ValueError(f"{name} is {value!r}, must be a whole number >= 1")
