@@ -91,26 +91,30 @@ def test_a_run_killed_while_it_writes_a_checkpoint(writing, tmp_path, unbroken):
 
 
 def kill_at_random(folder, kills, seed):
-    """Kill a run at random moments until it has died `kills` times, or has ended; how often."""
-    chance, died = random.Random(seed), 0
+    """Kill a run at random moments; the steps of the checkpoint that each kill left behind."""
+    chance, left = random.Random(seed), []
     for _ in range(kills):
-        process = start(folder, writing=chance.choice([None, None, 1, 2, 3]))
-        deadline = time.monotonic() + chance.uniform(0.0, 0.6)
+        process = start(folder, writing=chance.choice([None, None, 2, 3, 4]))
+        while not (folder / LOG).exists():  # the run has begun
+            time.sleep(0.002)
+        deadline = time.monotonic() + chance.uniform(0.0, 0.5)
         while time.monotonic() < deadline and process.is_alive():
             time.sleep(0.002)
-        died += kill(process)
-    return died
+        if kill(process):
+            found = read_checkpoint(folder / "checkpoint.safetensors")
+            left.append(0 if found is None else found[1]["iteration"])
+    return left
 
 
 def test_a_run_killed_at_random_moments(tmp_path, unbroken):
-    assert kill_at_random(tmp_path, 3, seed=0) > 0
+    assert kill_at_random(tmp_path, 3, seed=0)
     same(run(tmp_path), tmp_path, unbroken)
 
 
 @pytest.mark.slow
 def test_a_run_killed_twenty_times(tmp_path, unbroken):
-    died = sum(kill_at_random(tmp_path / f"run-{k}", 5, seed=k) for k in range(4))
-    assert died >= 10
+    left = [kill_at_random(tmp_path / f"run-{k}", 5, seed=k) for k in range(4)]
+    assert sum(map(len, left)) >= 10
     for k in range(4):
         same(run(tmp_path / f"run-{k}"), tmp_path / f"run-{k}", unbroken)
 
