@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from lib.distill.evaluation import Progress, measure
 from lib.distill.states import RunState, outputs
-from lib.distill.trainer import Trainer
 from lib.tpkd import conditional_kl
 
 OBSERVED_AT = (0, 1, 8, 32, 64, 128)  # of Appendix E.4
@@ -85,10 +84,12 @@ class Continuation:
     Attributes:
         iterations: numbers of steps, at which the observation set was measured.
         measures: by method, one row of `measure` for each of them.
+        logits: by method, (m, K) of the observed examples at the last of them.
     """
 
     iterations: tuple[int, ...]
     measures: Mapping[str, list[dict]]
+    logits: Mapping[str, Tensor] = field(repr=False)
 
     def conditional_kl(self, method: str) -> list[float]:
         """The mean conditional KL of the observation set, one number for each iteration."""
@@ -134,22 +135,19 @@ def continue_run(
     shared = int(torch.isin(observed, index).sum())
     if shared:
         raise ValueError(f"observed must be disjoint from the batches, got {shared} in both")
+    seen = torch.zeros_like(observed)
+    teacher, labels = state.teacher[0, observed], state.examples.labels[observed]
     found: dict[str, list[dict]] = {}
+    logits: dict[str, Tensor] = {}
     for name in methods:
-        trainer = state.trainer(name, max(steps, 1), learning_rate)
-        rows = [_observe(state, trainer, observed)] if 0 in stops else []
-        for k in _tracked(progress, range(stops[-1]), f"steps of {name}"):
-            trainer.step_on(index[k], view[k], state.iteration + k)
-            if k + 1 in stops:
-                rows.append(_observe(state, trainer, observed))
-        found[name] = rows
-    return Continuation(tuple(stops), found)
-
-
-def _observe(state: RunState, trainer: Trainer, observed: Tensor) -> dict:
-    """What is measured of the observed examples, in view 0."""
-    logits = outputs(trainer.student, state.examples, observed, torch.zeros_like(observed))
-    return measure(logits, state.teacher[0, observed], state.examples.labels[observed])
+        trainer, found[name] = state.trainer(name, max(steps, 1), learning_rate), []
+        for k in _tracked(progress, range(stops[-1] + 1), f"steps of {name}"):
+            if k in stops:
+                logits[name] = outputs(trainer.student, state.examples, observed, seen)
+                found[name].append(measure(logits[name], teacher, labels))
+            if k < stops[-1]:
+                trainer.step_on(index[k], view[k], state.iteration + k)
+    return Continuation(tuple(stops), found, logits)
 
 
 def _error(state: RunState, student: nn.Module, index: Tensor, view: Tensor) -> Tensor:

@@ -143,6 +143,9 @@ def test_methods_go_on_without_each_other():
         alone = continue_run(state, (name,), index, view, observed, (0, 1, 3, 5))
         assert alone.measures[name] == whole.measures[name]
         assert len(whole.conditional_kl(name)) == 4
+        truth = state.teacher[0, observed], state.examples.labels[observed]
+        error = conditional_kl(whole.logits[name], *truth).mean()
+        assert whole.conditional_kl(name)[-1] == pytest.approx(float(error), rel=1e-12)
     starts = {whole.conditional_kl(name)[0] for name in METHODS}
     ends = {whole.conditional_kl(name)[-1] for name in METHODS}
     assert (len(starts), len(ends)) == (1, 3)
