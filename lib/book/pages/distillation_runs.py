@@ -2,11 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any
 
 import torch
 from scipy import stats
 from torch import Tensor
+
+from lib.book.data_used import use_data
+from lib.book.progress import track
+from lib.distill import OBJECTIVES
+from lib.distill.config import TrainingConfig
+from lib.distill.recipes import find_setting, resolve_table
+from lib.distill.runs import prepare, train
+from lib.distill.settings import TrainingResult
+
+
+@dataclass(frozen=True)
+class MethodRuns:
+    """One method in one setting, one student a seed, measured after the last step.
+
+    Attributes:
+        method: name of the objective.
+        seeds: of the students.
+        accuracy: (S,) float64, on the test examples, in percent.
+        correct: (S, n) bool, which test examples each student gets right.
+        conditional_kl: (S,) float64, mean over the test examples, in nats.
+        blocked: (S,) float64, share of the test examples in a blocked state.
+        results: what each run ended with.
+    """
+
+    method: str
+    seeds: tuple[int, ...]
+    accuracy: Tensor
+    correct: Tensor
+    conditional_kl: Tensor
+    blocked: Tensor
+    results: tuple[TrainingResult, ...]
+
+    @property
+    def title(self) -> str:
+        """The method's name in the paper."""
+        return OBJECTIVES[self.method].title
+
+    @property
+    def text(self) -> str:
+        """Mean and sample deviation of the accuracies, as the paper prints them."""
+        return spread_text(self.accuracy)
+
+    @property
+    def counts(self) -> str:
+        """How many test examples each student gets right."""
+        return ", ".join(str(int(count)) for count in self.correct.sum(-1))
 
 
 @dataclass(frozen=True)
@@ -183,3 +233,101 @@ def over_examples(first: Tensor, second: Tensor) -> tuple[float, float]:
     scores = 100 * (first.double() - second.double()).mean(0)
     half = stats.norm.ppf(0.975) * float(scores.std()) / len(scores) ** 0.5
     return float(scores.mean()), float(half)
+
+
+def run_methods(
+    setting: str,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    teacher: str = "smooth",
+    changes: Mapping[str, Any] | None = None,
+    keep: bool = False,
+) -> dict[str, MethodRuns]:
+    """Train every method with every seed from one start, with progress, and note the data.
+
+    Args:
+        setting: name of a setting, which decides data, teacher, student and budget.
+        methods: names of `OBJECTIVES`.
+        seeds: one student each.
+        teacher: "smooth" or "sharp".
+        changes: entries of the setting's table that differ.
+        keep: store finished runs and read them again.
+
+    Returns:
+        By method, in the order given.
+
+    Raises:
+        ValueError: if a name or a value does not fit, or there is no seed.
+        TrainingError: if a run diverges.
+
+    Example:
+        >>> short = {"iterations": 20, "teacher_iterations": 60}
+        >>> run_methods("digits", ["ce"], [42, 43], changes=short)["ce"].correct.shape
+        torch.Size([2, 517])
+    """
+    if not seeds:
+        raise ValueError(f"seeds must hold at least one seed, got {seeds!r}")
+    note_data(setting, changes)
+    domain = find_setting(setting).domain
+    configs = [
+        TrainingConfig(domain, method, seed, setting, teacher, dict(changes or {}))
+        for method in methods
+        for seed in seeds
+    ]
+    labels = prepare(setting, teacher, changes, track).test.labels
+    label = f"{setting}, {teacher} teacher, runs"
+    texts = [json.dumps(config.to_json(), sort_keys=True) for config in configs]
+    results = [_trained(text, keep) for text in track(texts, label)]
+    rows = [results[start : start + len(seeds)] for start in range(0, len(results), len(seeds))]
+    gather = partial(_gather, seeds=tuple(seeds), labels=labels)
+    return {m: gather(m, tuple(row)) for m, row in zip(methods, rows, strict=True)}
+
+
+def note_data(setting: str, changes: Mapping[str, Any] | None = None) -> None:
+    """Note on the page which files a setting reads.
+
+    Args:
+        setting: its name.
+        changes: entries of its table that differ.
+    """
+    found = find_setting(setting)
+    files = found.data(resolve_table(found, changes or {}))
+    for name, sha256 in files.items():
+        use_data(name, f"as the setting {setting} reads it", sha256)
+    if not files:
+        use_data(setting, "synthetic, drawn on this page")
+
+
+def spread_text(values: Tensor) -> str:
+    """Return mean and sample deviation with two decimals, as the paper prints them.
+
+    Args:
+        values: (S,); with one value only that is returned.
+
+    Example:
+        >>> spread_text(torch.tensor([90.0, 91.0, 92.0]))
+        '91.00 ± 1.00'
+    """
+    mean = f"{float(values.double().mean()):.2f}"
+    return mean if len(values) < 2 else f"{mean} ± {float(values.double().std()):.2f}"
+
+
+@lru_cache(maxsize=1024)
+def _trained(config: str, keep: bool) -> TrainingResult:
+    """A run that this process has not made yet, without the states it went through."""
+    result = train(TrainingConfig.from_json(json.loads(config)), track, keep=keep)
+    return replace(result, snapshots={})
+
+
+def _gather(
+    method: str, results: tuple[TrainingResult, ...], seeds: tuple[int, ...], labels: Tensor
+) -> MethodRuns:
+    """The runs of one method as tensors."""
+    measured = {
+        name: torch.tensor([result.measures[name] for result in results], dtype=torch.float64)
+        for name in ("accuracy", "conditional_kl", "blocked")
+    }
+    correct = torch.stack([result.test_logits.argmax(-1) == labels for result in results])
+    measured["accuracy"] = 100 * measured["accuracy"]
+    return MethodRuns(method, seeds, correct=correct, results=results, **measured)

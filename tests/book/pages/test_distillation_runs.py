@@ -8,7 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from lib.book.data_used import data_used, forget_data
 from lib.book.pages import distillation_runs as runs
+from lib.distill.config import TrainingConfig
+from lib.distill.runs import train
 
 
 def generator(seed):
@@ -111,3 +114,64 @@ def test_the_interval_over_examples_is_that_of_a_mean(seed):
 def test_the_interval_over_examples_needs_students_and_examples():
     with pytest.raises(ValueError, match="n >= 2"):
         runs.over_examples(torch.ones(3, 1, dtype=torch.bool), torch.ones(3, 1, dtype=torch.bool))
+
+
+SHORT = {"iterations": 12, "snapshots": [], "widths": [8], "teacher_iterations": 60}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BOOK_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def table():
+    return runs.run_methods("digits", ["ce", "kd"], [42, 43], changes=SHORT)
+
+
+def test_rows_hold_what_single_runs_measure(table):
+    assert list(table) == ["ce", "kd"]
+    for method, row in table.items():
+        for place, seed in enumerate(row.seeds):
+            config = TrainingConfig("vision", method, seed, "digits", overrides=SHORT)
+            result = train(config, keep=False)
+            assert torch.equal(result.test_logits, row.results[place].test_logits)
+            assert float(row.accuracy[place]) == pytest.approx(100 * result.measures["accuracy"])
+            assert int(row.correct[place].sum()) == result.measures["correct"]
+            assert float(row.blocked[place]) == result.measures["blocked"]
+            assert float(row.conditional_kl[place]) == result.measures["conditional_kl"]
+    assert row.title == "KD"
+    assert row.counts == ", ".join(str(r.measures["correct"]) for r in row.results)
+    assert row.text == runs.spread_text(row.accuracy)
+
+
+def test_a_run_is_made_once(table, monkeypatch):
+    def fail(*args, **options):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(runs, "train", fail)
+    again = runs.run_methods("digits", ["kd"], [43], changes=SHORT)["kd"]
+    assert torch.equal(again.results[0].test_logits, table["kd"].results[1].test_logits)
+    with pytest.raises(AssertionError, match="trained again"):
+        runs.run_methods("digits", ["kd"], [44], changes=SHORT)
+
+
+def test_the_data_are_noted():
+    forget_data()
+    runs.note_data("digits")
+    runs.note_data("phrases")
+    found = {entry["name"]: entry for entry in data_used()}
+    assert found["digits-8x8"]["sha256"]
+    assert found["phrases"]["source"].startswith("synthetic")
+    forget_data()
+
+
+def test_without_seeds_there_is_nothing_to_run():
+    with pytest.raises(ValueError, match="at least one seed"):
+        runs.run_methods("digits", ["ce"], [])
+
+
+def test_one_value_has_no_spread():
+    assert runs.spread_text(torch.tensor([93.456])) == "93.46"
