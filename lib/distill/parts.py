@@ -11,7 +11,7 @@ from lib.distill.auxiliary import FeatureLoss, LayerFeatures, auxiliary_head, sp
 from lib.distill.batch import Batch
 from lib.distill.evaluation import predict
 from lib.distill.examples import Examples
-from lib.distill.precision import computing
+from lib.distill.precision import computing, exact_float32
 from lib.distill.settings import TrainingSettings
 from lib.tpkd.checks import check_labels, prepare
 
@@ -85,7 +85,7 @@ class PartLosses:
     def predict(self, examples: Examples, view: int = 0) -> Tensor:
         """Return the student's logits (n, K) for examples, as it stands and without dropout."""
         model = _Widened(self.student) if self.dtype == torch.float64 else self.student
-        with computing("float32", self.device):
+        with exact_float32(self.device):
             return predict(model, examples, view)
 
     def evaluate(self, index: Tensor, view: Tensor, iteration: int) -> Part:

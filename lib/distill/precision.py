@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -63,22 +63,49 @@ def first_scale(precision: str) -> LossScale | None:
     return LossScale(65536.0) if precision == "amp-float16" else None
 
 
-@contextmanager
-def computing(precision: str, device: torch.device) -> Iterator[None]:
-    """Run the block's network in the precision; float32 means float32, never TF32.
+def computing(precision: str, device: torch.device) -> AbstractContextManager:
+    """Return the context in which a network runs in a precision: autocast, or none.
 
     Args:
         precision: one of `PRECISIONS`.
         device: where the network is.
 
+    Returns:
+        A context manager.
+
+    Example:
+        >>> with computing("amp-bfloat16", torch.device("cpu")):
+        ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+        torch.bfloat16
+    """
+    dtype = _AUTOCAST.get(precision)
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype)
+
+
+@contextmanager
+def exact_float32(device: torch.device) -> Iterator[None]:
+    """Let float32 mean float32 on a GPU, never TF32, forwards and backwards.
+
+    **Source**: Yuan & Tao, Appendix E.1, the text protocol.
+
+    Args:
+        device: where the network is; a CPU has no TF32.
+
     Yields:
         None.
     """
-    dtype = _AUTOCAST.get(precision)
-    cast = nullcontext() if dtype is None else torch.autocast(device.type, dtype)
-    exact = torch.backends.cudnn.flags(allow_tf32=False) if device.type == "cuda" else nullcontext()
-    with cast, exact:
+    if device.type != "cuda":
         yield
+        return
+    places = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [place.allow_tf32 for place in places]
+    try:
+        for place in places:
+            place.allow_tf32 = False
+        yield
+    finally:
+        for place, allowed in zip(places, before, strict=True):
+            place.allow_tf32 = allowed
 
 
 def is_finite(*values: float) -> bool:

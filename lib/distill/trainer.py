@@ -16,7 +16,7 @@ from lib.distill.label import label_loss
 from lib.distill.optimisers import AdamWeightDecay, learning_rate, parameter_groups
 from lib.distill.order import batch_at, micro_batches
 from lib.distill.parts import Part, PartLosses
-from lib.distill.precision import first_scale, is_finite
+from lib.distill.precision import exact_float32, first_scale, is_finite
 from lib.distill.run_state import collect_state, restore_state
 from lib.distill.settings import TrainingSettings
 from lib.distill.streams import stream_seed
@@ -140,7 +140,8 @@ class Trainer:
             self.student.train()
         rate = learning_rate(self.settings, iteration)
         self.gradient.clear()
-        losses, seen = self._accumulate(index, view, iteration, measured)
+        with exact_float32(self.device):
+            losses, seen = self._accumulate(index, view, iteration, measured)
         pieces = self.gradient.tensors()
         self.processes.add([*pieces, losses])
         if self.scale is not None:

@@ -13,7 +13,7 @@ from lib.distill.evaluation import predict
 from lib.distill.examples import TensorExamples
 from lib.distill.methods import OBJECTIVES
 from lib.distill.order import batch_at
-from lib.distill.precision import LossScale
+from lib.distill.precision import LossScale, exact_float32
 from lib.distill.settings import TrainingSettings
 from lib.distill.streams import stream_seed
 from lib.distill.training import Trainer, TrainingError, train_student
@@ -525,6 +525,17 @@ def test_the_loss_scale_is_that_of_the_library():
         own.update(finite)
     assert own.value == library.get_scale() == 65536 / 8 * 2
     assert own.clean == library.state_dict()["_growth_tracker"]
+
+
+def test_float32_means_float32_on_a_gpu():
+    """Flags of this process, which need no GPU; nothing else may change, and all comes back."""
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = cudnn.enabled, cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
+    with exact_float32(torch.device("cuda")):
+        assert (cudnn.allow_tf32, matmul.allow_tf32) == (False, False)
+        assert (cudnn.enabled, cudnn.benchmark) == before[:2]
+    assert (cudnn.enabled, cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32) == before
+    assert cudnn.allow_tf32  # the library's default, which the block must not leave
 
 
 def test_wrong_arguments_are_named():
