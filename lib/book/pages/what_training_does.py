@@ -53,7 +53,7 @@ class Study:
 
     def name(self, step: int) -> str:
         """A state as the paper names it: CE and the number of epochs."""
-        return f"CE{self.epochs[step]:.3g}"
+        return f"CE{self.epochs[step]:.2g}"
 
     def batches(self, count: int, seed: int, size: int = BATCH) -> tuple[Tensor, Tensor]:
         """Fixed batches of the examples, no example twice: numbers and views, (B, N) each."""

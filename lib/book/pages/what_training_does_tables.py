@@ -35,6 +35,7 @@ NAMES = {
     "tpkd-no-projection": "no projection",
     "ce-plus-kl": "CE + full KL",
 }
+ENDS = ("conditional KL", "label loss", "right, %", "log-odds", "spread of wrong logits")
 ARMS = {  # colour, marker and line
     "ce": ("grey", "s", "-"),
     "compensation-only": ("vermilion", "^", "--"),
@@ -140,7 +141,7 @@ def certificate_rows(found: Mapping[str, Sequence[Certificates]]) -> list[dict]:
     return rows
 
 
-def end_rows(found: Study, path: Continuation, watched: Tensor) -> list[dict]:
+def end_columns(found: Study, path: Continuation, watched: Tensor) -> dict[str, list[float]]:
     """Return the common start of a continuation, and what each arm of it ended with.
 
     Args:
@@ -149,23 +150,32 @@ def end_rows(found: Study, path: Continuation, watched: Tensor) -> list[dict]:
         watched: (m,), numbers of the observed examples.
 
     Returns:
-        Rows: means of conditional KL, label loss, accuracy, the label's log-odds, and the standard
-        deviation of the other logits, over the observed examples.
+        By column, the start and then every arm: means of conditional KL, label loss, accuracy, the
+        label's log-odds, and the standard deviation of the other logits.
     """
     start, teacher, labels = triple(found, found.last, watched, torch.zeros_like(watched))
-    rows = []
-    for name, logits in {"start": start, **path.logits}.items():
+    columns: dict[str, list[float]] = {name: [] for name in ENDS}
+    for logits in (start, *path.logits.values()):
         row = measure(logits, teacher, labels)
-        keep = torch.arange(logits.shape[-1]) != labels[:, None]
-        others = logits[keep].reshape(len(labels), -1).double()
-        rows.append(
-            {
-                "arm": NAMES.get(name, name),
-                "conditional KL": row["conditional_kl"],
-                "label loss": row["loss"],
-                "right, %": 100 * row["accuracy"],
-                "log-odds": log_odds(logits.double(), labels).mean(),
-                "spread of wrong logits": others.std(-1).mean(),
-            }
+        wrong = logits[torch.arange(logits.shape[-1]) != labels[:, None]]
+        spread = wrong.reshape(len(labels), -1).double().std(-1)
+        odds = log_odds(logits.double(), labels)
+        values = (
+            row["conditional_kl"],
+            row["loss"],
+            100 * row["accuracy"],
+            odds.mean(),
+            spread.mean(),
         )
-    return rows
+        for name, value in zip(ENDS, values, strict=True):
+            columns[name].append(float(value))
+    return columns
+
+
+def end_rows(columns: Mapping[str, Sequence[float]]) -> list[dict]:
+    """Return the rows of a table of `end_columns`, also of recorded ones with more columns."""
+    names = ["start", *(NAMES[name] for name in ARMS)]
+    return [
+        {"arm": name} | {column: columns[column][k] for column in ENDS}
+        for k, name in enumerate(names)
+    ]

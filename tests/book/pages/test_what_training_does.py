@@ -149,14 +149,16 @@ def test_certificates_and_their_rows(run):
     assert rows[1]["product > 0"] == f"{direct}/3"
 
 
-def test_rows_of_a_continuation(run):
+def test_ends_of_a_continuation(run):
     watched, index = torch.arange(8), torch.arange(8, 48).reshape(4, 10)
-    path = continue_run(
-        run.states[40], ("ce", "tpkd"), index, torch.zeros_like(index), watched, (4,)
-    )
-    rows = shown.end_rows(run, path, watched)
-    assert [row["arm"] for row in rows] == ["start", "CE", "TPKD"]
-    assert rows[2]["conditional KL"] == pytest.approx(path.conditional_kl("tpkd")[-1])
+    arms = tuple(shown.ARMS)
+    path = continue_run(run.states[40], arms, index, torch.zeros_like(index), watched, (4,))
+    columns = shown.end_columns(run, path, watched)
+    rows = shown.end_rows(columns | {"step": [4]})
+    names = ["start", "CE", "compensation only", "TPKD", "no projection"]
+    assert [row["arm"] for row in rows] == names
+    assert rows[3]["conditional KL"] == pytest.approx(path.conditional_kl("tpkd")[-1])
+    assert rows[1]["right, %"] == 100 * path.measures["ce"][-1]["accuracy"]
     student, _, labels = page.triple(run, 40, watched, torch.zeros_like(watched))
     odds, spreads = [], []
     for z, y in zip(student.tolist(), labels.tolist(), strict=True):
@@ -164,8 +166,8 @@ def test_rows_of_a_continuation(run):
         odds.append(z[y] - math.log(sum(math.exp(x) for x in rest)))
         centre = sum(rest) / len(rest)
         spreads.append((sum((x - centre) ** 2 for x in rest) / (len(rest) - 1)) ** 0.5)
-    assert float(rows[0]["log-odds"]) == pytest.approx(sum(odds) / 8)
-    assert float(rows[0]["spread of wrong logits"]) == pytest.approx(sum(spreads) / 8)
+    assert rows[0]["log-odds"] == pytest.approx(sum(odds) / 8)
+    assert rows[0]["spread of wrong logits"] == pytest.approx(sum(spreads) / 8)
 
 
 def test_a_study_of_a_setting(monkeypatch, tmp_path):
