@@ -38,6 +38,12 @@ def one_run(method: str, size: int, folder: Path | None = None, stop: int | None
     return result, weights(model)
 
 
+def columns(result) -> torch.Tensor:
+    """What a run logged of its batches, a row for every logged step."""
+    names = ("loss", "gradient_norm", "cross_entropy", "conditional_kl", "blocked")
+    return torch.tensor([[row[name] for name in names] for row in result.log], dtype=torch.float64)
+
+
 def with_statistics():
     """Weights and buffers of a student with batch normalisation."""
     examples, teacher = task(6)
@@ -53,8 +59,7 @@ def every_run(folder: Path, rank: int) -> dict[str, torch.Tensor]:
     for method in METHODS:
         for size in (10, 4):
             result, found[f"{method}.{size}"] = one_run(method, size)
-            rows = [[row["loss"], row["gradient_norm"]] for row in result.log if "loss" in row]
-            found[f"{method}.{size}.log"] = torch.tensor(rows, dtype=torch.float64)
+            found[f"{method}.{size}.log"] = columns(result)
     place = folder / "interrupted"
     try:
         one_run("tpkd", 10, place, stop=5)
