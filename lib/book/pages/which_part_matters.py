@@ -112,8 +112,9 @@ def full_kl_weights(student: Tensor, teacher: Tensor, labels: Tensor) -> tuple[T
         (tensor(-5.0000), tensor(0.6000))
     """
     at = labels.unsqueeze(-1)
-    rho, tau = (z.softmax(-1).gather(-1, at).squeeze(-1) for z in (student, teacher))
-    return (tau - rho) / (1 - rho), 1 - tau
+    logs = (z.log_softmax(-1).scatter(-1, at, -torch.inf) for z in (student, teacher))
+    doubt, teacher_doubt = (values.logsumexp(-1).exp() for values in logs)  # accurate near 0
+    return 1 - teacher_doubt / doubt, teacher_doubt
 
 
 def favourite_margin(student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
@@ -254,6 +255,7 @@ def draw_gaps(
     ax.plot(printed, range(4), "k*", ms=9, ls="none", label="paper")
     ax.axvline(0, color="black", lw=0.9)
     ax.set_yticks(range(4), [OBJECTIVES[m].title for m in ROWS[:-1]])
+    ax.locator_params(axis="x", nbins=5)
     ax.set(xlabel="points above TPKD", title=DOMAINS[text], ylim=(3.7, -0.5))
 
 
