@@ -1,7 +1,9 @@
 """Distillation: every method of Table 4 of Yuan & Tao and every control of Table 5."""
 
+from lib.distill.auxiliary import LayerFeatures
 from lib.distill.checkpoints import CheckpointError, read_checkpoint, write_checkpoint
 from lib.distill.config import TrainingConfig
+from lib.distill.distributed import joined_processes
 from lib.distill.dto import DtoWeights, dto_weights, layer_feature_loss
 from lib.distill.dual_head import align_gradients
 from lib.distill.evaluation import measure, predict
@@ -12,9 +14,11 @@ from lib.distill.optimisers import AdamWeightDecay, learning_rate, parameter_gro
 from lib.distill.order import batch_at, micro_batches
 from lib.distill.recipes import find_setting
 from lib.distill.runs import make_student, prepare, train
+from lib.distill.settings import TrainingResult, TrainingSettings
 from lib.distill.streams import stream, stream_seed
 from lib.distill.sweeps import sweep
 from lib.distill.teacher_cache import cached_logits, model_digest
+from lib.distill.training import Trainer, TrainingError, read_result, train_student
 from lib.distill.views import fixed_views
 
 __all__ = [
@@ -24,10 +28,15 @@ __all__ = [
     "DtoWeights",
     "Examples",
     "ImageExamples",
+    "LayerFeatures",
     "Objective",
     "TensorExamples",
     "TokenExamples",
+    "Trainer",
     "TrainingConfig",
+    "TrainingError",
+    "TrainingResult",
+    "TrainingSettings",
     "align_gradients",
     "batch_at",
     "cached_logits",
@@ -35,6 +44,7 @@ __all__ = [
     "dto_weights",
     "find_setting",
     "fixed_views",
+    "joined_processes",
     "layer_feature_loss",
     "learning_rate",
     "make_student",
@@ -47,9 +57,11 @@ __all__ = [
     "predict",
     "prepare",
     "read_checkpoint",
+    "read_result",
     "stream",
     "stream_seed",
     "sweep",
     "train",
+    "train_student",
     "write_checkpoint",
 ]
