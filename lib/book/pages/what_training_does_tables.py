@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -16,7 +17,7 @@ from lib.tpkd import log_odds
 
 PAPER = {  # Tables 1 to 3 as printed, and Section 6 on 128 further steps
     "epochs": (20, 40, 60),
-    "blocked": (0.5000, 0.5529, 0.5890),
+    "share": (0.5000, 0.5529, 0.5890),
     "conditional_kl": (1.696, 1.766, 1.803),
     "cost": (7.520, 7.632, 7.569),
     "gain": (1.195e-3, 1.213e-3),
@@ -35,6 +36,7 @@ NAMES = {
     "tpkd-no-projection": "no projection",
     "ce-plus-kl": "CE + full KL",
 }
+BLOCKING = ("share", "conditional_kl", "cost")
 ENDS = ("conditional KL", "label loss", "right, %", "log-odds", "spread of wrong logits")
 ARMS = {  # colour, marker and line
     "ce": ("grey", "s", "-"),
@@ -44,31 +46,54 @@ ARMS = {  # colour, marker and line
 }
 
 
+def blocking_columns(table: Mapping[int, Blocking]) -> dict[str, list[float]]:
+    """Return share, conditional KL and cost at each state; a column without a gap in every state.
+
+    Args:
+        table: of `blocking`.
+
+    Returns:
+        Lists by name; means over no blocked example at all are left out with their column.
+    """
+    columns = {name: [getattr(row, name) for row in table.values()] for name in BLOCKING}
+    return {name: values for name, values in columns.items() if all(map(math.isfinite, values))}
+
+
+def growth(shares: Sequence[float]) -> float:
+    """Return the last share over the first; infinite if the first alone is 0.
+
+    Example:
+        >>> growth([0.1, 0.3, 0.2]), growth([0.0, 0.2])
+        (2.0, inf)
+    """
+    return shares[-1] / shares[0] if shares[0] else math.inf if shares[-1] else math.nan
+
+
 def blocking_rows(found: Study, table: Mapping[int, Blocking], kept: Mapping) -> list[dict]:
     """Return the rows of Table 1: ours, those recorded at other profiles, and the paper's.
 
     Args:
         found: the study.
         table: of `blocking`.
-        kept: of `claims.recorded_series`, lists by profile and column.
+        kept: of `claims.recorded_series`: by profile, what `blocking_columns` returned there.
 
     Returns:
-        Rows for `tables.show`.
+        Rows for `tables.show`, None where nothing is blocked.
     """
-    names = ("share", "conditional_kl", "cost")
-    rows = [
-        {"state": f"{found.name(step)}, ours"} | {name: getattr(row, name) for name in names}
-        for step, row in table.items()
-    ]
+    rows = []
+    for step, row in table.items():
+        values = [
+            getattr(row, name) if row.blocked or name == "share" else None for name in BLOCKING
+        ]
+        rows.append((f"{found.name(step)}, ours", *values))
     for profile, columns in kept.items():
-        lists = zip(*(columns[name] for name in names), strict=True)
-        for k, values in enumerate(lists):
-            state = f"state {k + 1}, profile {profile}"
-            rows.append({"state": state} | dict(zip(names, values, strict=True)))
-    printed = zip(*(PAPER[name] for name in ("blocked", *names[1:])), strict=True)
-    for epochs, values in zip(PAPER["epochs"], printed, strict=True):
-        rows.append({"state": f"CE{epochs}, paper"} | dict(zip(names, values, strict=True)))
-    return [{key.replace("_kl", " KL"): value for key, value in row.items()} for row in rows]
+        for k in range(len(columns["share"])):
+            values = [columns[name][k] if name in columns else None for name in BLOCKING]
+            rows.append((f"state {k + 1}, profile {profile}", *values))
+    printed = zip(*(PAPER[name] for name in BLOCKING), strict=True)
+    rows += [(f"CE{n}, paper", *v) for n, v in zip(PAPER["epochs"], printed, strict=True)]
+    names = ("state", "share", "conditional KL", "cost")
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def head_rows(found: Study, steps: Mapping[int, HeadSteps]) -> list[dict]:

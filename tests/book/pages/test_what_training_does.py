@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -83,6 +84,19 @@ def test_rows_of_table_1(run):
     assert rows[1]["share"] == table[40].share
     assert rows[3] == {"state": names[3], "share": 0.2, "conditional KL": 2.0, "cost": 4.0}
     assert rows[-1]["cost"] == 7.569
+    assert shown.blocking_columns(table)["share"] == [row.share for row in table.values()]
+
+
+def test_rows_of_table_1_where_nothing_is_blocked(run):
+    table = page.blocking(run, *page.fixed_images(run, N, seed=1))
+    empty = replace(table[8], blocked=0, conditional_kl=math.nan, cost=math.nan)
+    columns = shown.blocking_columns({8: empty, 40: table[40]})
+    assert columns == {"share": [0.0, table[40].share]}
+    rows = shown.blocking_rows(run, {8: empty, 40: table[40]}, {"cpu": columns})
+    assert rows[0] == {"state": "CE2, ours", "share": 0.0, "conditional KL": None, "cost": None}
+    assert [row["cost"] for row in rows[1:4]] == [table[40].cost, None, None]
+    assert shown.growth(columns["share"]) == math.inf
+    assert math.isnan(shown.growth([0.0, 0.0]))
 
 
 def test_another_teacher_keeps_the_run(run, monkeypatch):
