@@ -13,12 +13,14 @@ from lib.distill.objectives import combine_gradients, objective_loss, objective_
 from lib.distill.optimisers import AdamWeightDecay, learning_rate, parameter_groups
 from lib.distill.order import batch_at, micro_batches
 from lib.distill.recipes import find_setting
+from lib.distill.run_files import read_result
 from lib.distill.runs import make_student, prepare, train
 from lib.distill.settings import TrainingResult, TrainingSettings
 from lib.distill.streams import stream, stream_seed
 from lib.distill.sweeps import sweep
 from lib.distill.teacher_cache import cached_logits, model_digest
-from lib.distill.training import Trainer, TrainingError, read_result, train_student
+from lib.distill.trainer import Trainer, TrainingError
+from lib.distill.training import train_student
 from lib.distill.views import fixed_views
 
 __all__ = [

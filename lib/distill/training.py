@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from lib.distill.auxiliary import LayerFeatures
 from lib.distill.digests import tensor_digest
+from lib.distill.distributed import current_processes
 from lib.distill.evaluation import measure
 from lib.distill.examples import Examples
+from lib.distill.precision import exact_float32
 from lib.distill.run_files import RunFiles, read_result
 from lib.distill.settings import TrainingResult, TrainingSettings
 from lib.distill.teacher_cache import cached_logits, model_digest
@@ -84,18 +86,15 @@ def train_student(
         1.0
     """
     snapshots = _check_snapshots(snapshots, settings.iterations)
-    sets = {"examples": (examples, teacher), "test": (test, test_teacher)}
-    sets["observation"] = (observation, observation_teacher)
+    observed = (observation, observation_teacher)
+    sets = {"examples": (examples, teacher), "test": (test, test_teacher), "observation": observed}
     facts = _facts(student, settings, sets, snapshots)
     folder = None if folder is None else Path(folder)
-    frozen = None
-    if folder is not None:
-        finished = RunFiles(folder, facts).result(settings)
-        if finished is not None:
-            RunFiles(folder, facts).load_student(student)
-            return finished
-        if settings.objective.needs_frozen and settings.precision != "float64":
-            frozen = cached_logits(student.to(device), examples, folder / "frozen")
+    files = RunFiles(folder, facts, writes=current_processes().first)
+    finished = files.result(settings)
+    if finished is not None:
+        files.load_student(student)
+        return finished
     trainer = Trainer(
         student,
         examples,
@@ -103,10 +102,9 @@ def train_student(
         teacher=teacher,
         device=device,
         features=features,
-        frozen=frozen,
+        frozen=_frozen_logits(student.to(device), examples, settings, folder),
     )
-    files = RunFiles(folder, facts, writes=trainer.processes.first)
-    run = _Run(trainer, files, snapshots, observation, observation_teacher)
+    run = _Run(trainer, files, snapshots, *observed)
     run.finish(progress)
     trainer.agree()
     logits = None if test is None else trainer.predict(test)
@@ -189,6 +187,16 @@ class _Run:
         if iteration in self.snapshots:
             self.kept[iteration] = {n: x.cpu() for n, x in self.trainer.state().items()}
             self.files.save_snapshot(iteration, self.kept[iteration])
+
+
+def _frozen_logits(
+    student: nn.Module, examples: Examples, settings: TrainingSettings, folder: Path | None
+) -> Tensor | None:
+    """Logits of the student before training, kept beside the checkpoint; None to compute them."""
+    if not settings.objective.needs_frozen or folder is None or settings.precision == "float64":
+        return None
+    with exact_float32(next(student.parameters()).device):
+        return cached_logits(student, examples, folder / "frozen")
 
 
 def _facts(

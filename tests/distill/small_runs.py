@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from lib.distill.examples import TensorExamples, TokenExamples
 from lib.distill.order import batch_at
 from lib.distill.settings import TrainingSettings
+from lib.distill.trainer import Trainer
 
 CLASSES = 4
 WIDTH = 5
+TWO_PASSES = ("dhkd", "dto-kd")
 METHODS_LINEAR_HEAD = {"dhkd": {"auxiliary_head": "linear"}}  # no statistics of a part
 
 
@@ -59,6 +61,14 @@ def settings(method: str, iterations: int = 12, **changes: object) -> TrainingSe
 def weights(model: nn.Module) -> Tensor:
     """All parameters as one vector."""
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def trained(method, model, examples, teacher, **changes):
+    """The weights after a run, and the trainer."""
+    trainer = Trainer(model, examples, settings(method, **changes), teacher=teacher)
+    for iteration in range(trainer.settings.iterations):
+        trainer.step(iteration)
+    return weights(model), trainer
 
 
 @dataclass
