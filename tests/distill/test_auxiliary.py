@@ -129,7 +129,7 @@ def test_the_distance_is_that_of_normalised_projections():
                 one, two = (functional.layer_norm(row, (TARGET,)) for row in rows)
                 total += (one - two).square().mean().item()
     wanted = total / 2 / int(examples.lengths[:5].sum())
-    assert float(distance) == pytest.approx(wanted, rel=1e-12)
+    assert distance.item() == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.parametrize("size", [20, 6])
