@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,13 +54,13 @@ class TensorExamples:
     **Source**: ours.
 
     Attributes:
-        values: (V, n, ...); (n, ...) is one view of each.
+        values: (V, n, ...), finite; (n, ...) is one view of each.
         labels: (n,) int64, >= 0.
         views: V >= 1; None if the values are given without a dimension for views.
         lengths: None.
 
     Raises:
-        ValueError: if a shape or a dtype does not fit, or there is no example.
+        ValueError: if a shape or a dtype does not fit, a value is not finite, or there is none.
 
     Example:
         >>> examples = TensorExamples(torch.eye(3), torch.tensor([0, 1, 2]))
@@ -79,12 +80,14 @@ class TensorExamples:
         if self.views is not None:
             _check_views(self.views)
             lead = (self.views, n)
+        _check_tensors(values=self.values)
         if self.values.shape[: len(lead)] != lead:
             raise ValueError(
                 f"values must have shape {_shape(lead, '...')} for {n} labels"
                 f"{'' if self.views is None else f' and {self.views} views'}, got "
                 f"{tuple(self.values.shape)}"
             )
+        _check_finite(self.values)
         if self.views is None:
             object.__setattr__(self, "values", self.values.unsqueeze(0))
             object.__setattr__(self, "views", 1)
@@ -134,6 +137,7 @@ class TokenExamples:
 
     def __post_init__(self) -> None:
         _check_labels(self.labels)
+        _check_tensors(tokens=self.tokens, lengths=self.lengths)
         n = len(self.labels)
         for name, tensor, dimensions in (("tokens", self.tokens, 2), ("lengths", self.lengths, 1)):
             if tensor.dtype != torch.int64 or tensor.ndim != dimensions or len(tensor) != n:
@@ -223,11 +227,7 @@ class ImageExamples:
         for name, value, least in (("padding", self.padding, 0), ("size", self.size, 1)):
             if not (_is_whole(value) and value >= least) and not (name == "size" and value is None):
                 raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
-        if len(self.mean) != 3 or len(self.std) != 3 or not min(self.std) > 0:
-            raise ValueError(
-                "mean and std must have three numbers each, std > 0, got "
-                f"{self.mean!r} and {self.std!r}"
-            )
+        _check_standard(self.mean, self.std)
         if (self.offsets is None) != (self.flips is None):
             raise ValueError("offsets and flips must be given together, got only one of them")
         if self.offsets is None:
@@ -260,7 +260,23 @@ class ImageExamples:
         return tensor_digest(named, *facts)
 
 
+def _check_tensors(**tensors: object) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+
+
+def _check_finite(values: Tensor) -> None:
+    """Refuses what every loss would turn into NaN, long after it was made."""
+    if not values.is_floating_point() or not values.numel():
+        return
+    low, high = (float(x) for x in values.aminmax())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ValueError(f"values must be finite, got values from {low:.6g} to {high:.6g}")
+
+
 def _check_labels(labels: Tensor) -> None:
+    _check_tensors(labels=labels)
     if labels.dtype != torch.int64 or labels.ndim != 1 or len(labels) == 0:
         raise ValueError(
             "labels must be int64 of shape (n,) with n >= 1, got "
@@ -276,6 +292,7 @@ def _check_views(views: object) -> None:
 
 
 def _check_images(images: Tensor, n: int) -> None:
+    _check_tensors(images=images)
     if images.ndim != 4 or images.shape[:2] != (n, 3) or 0 in images.shape:
         raise ValueError(
             f"images must have shape (n, 3, H, W) with n = {n}, got {tuple(images.shape)}"
@@ -287,6 +304,18 @@ def _check_images(images: Tensor, n: int) -> None:
     low, high = (float(x) for x in images.aminmax())
     if not (low >= 0 and high <= 1):
         raise ValueError(f"images must lie in [0, 1], got values from {low:.6g} to {high:.6g}")
+
+
+def _check_standard(mean: object, std: object) -> None:
+    try:
+        finite = all(map(math.isfinite, (*mean, *std)))
+        fits = len(mean) == len(std) == 3 and finite and min(std) > 0
+    except TypeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"mean and std must have three finite numbers each, std > 0, got {mean!r} and {std!r}"
+        )
 
 
 def _check_fixed_views(offsets: Tensor, flips: Tensor, n: int, padding: int) -> None:

@@ -226,6 +226,17 @@ LABELS = torch.arange(4)
         (lambda: dataclasses.replace(pictures(), flips=torch.ones(3, 4)), "flips must be bool"),
         (lambda: pictures(std=(1.0, 0.0, 1.0)), "std > 0"),
         (lambda: pictures(mean=(1.0,)), "mean and std must have three"),
+        (lambda: pictures(mean=(0.5, torch.nan, 0.5)), "three finite numbers"),
+        (lambda: pictures(mean=None), "mean and std must have three"),
+        (lambda: TensorExamples(torch.ones(4, 4), [0, 1, 2, 0]), "labels must be a torch.Tensor"),
+        (lambda: TensorExamples([[1.0]] * 4, LABELS), "values must be a torch.Tensor, got list"),
+        (lambda: TokenExamples([[1]] * 4, LABELS + 1, LABELS), "tokens must be a torch.Tensor"),
+        (lambda: ImageExamples([1] * 4, LABELS), "images must be a torch.Tensor, got list"),
+        (lambda: TensorExamples(torch.nan * torch.ones(4, 4), LABELS), "values must be finite"),
+        (
+            lambda: TensorExamples(-torch.ones(4, 4).div(torch.tensor([1, 0, 1, 1])), LABELS),
+            "values must be finite, got values from -inf to -1",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(make, message):
