@@ -16,7 +16,7 @@ from lib.book.pages.distillation_runs import (
     spread_text,
 )
 from lib.book.pages.student_stacks import Parts
-from lib.distill import OBJECTIVES
+from lib.distill import OBJECTIVES, objective_loss
 from lib.tpkd import conditional_log_probs
 
 if TYPE_CHECKING:
@@ -91,6 +91,27 @@ def published_interval(method: str, text: bool, seeds: int = 3) -> tuple[float, 
     return factor * abs(own - best), factor * (own + best)
 
 
+def objective_gradient(method: str, student: Tensor, teacher: Tensor, label: Tensor) -> Tensor:
+    """Return the gradient of a row's objective in the logits of one example, by autograd.
+
+    Args:
+        method: one of `ROWS`.
+        student: (K,) logits.
+        teacher: (K,) logits.
+        label: () int64.
+
+    Returns:
+        (K,).
+
+    Example:
+        >>> z = torch.zeros(3)
+        >>> objective_gradient("tpkd-no-label", z, z, torch.tensor(0))
+        tensor([0., 0., 0.])
+    """
+    leaf = student.detach().clone().requires_grad_()
+    return torch.autograd.grad(objective_loss(method, leaf, teacher, label), leaf)[0]
+
+
 def full_kl_weights(student: Tensor, teacher: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     r"""Return how much of the label gradient and of the conditional one full KL contains.
 
@@ -159,18 +180,44 @@ def spoil_labels(labels: Tensor, share: float, classes: int, generator: torch.Ge
     return torch.where(drawn < share, (labels + shift) % classes, labels)
 
 
-def accuracy_series(images: Mapping[str, MethodRuns], text: Mapping[str, MethodRuns]) -> dict:
-    """Return what a record keeps: the accuracies of every row and domain, one a seed.
+def kept_series(images: Mapping[str, MethodRuns], text: Mapping[str, MethodRuns]) -> dict:
+    """Return what a record keeps of every row and domain, one number a seed.
 
     Args:
         images: the runs on images by method.
         text: the runs on text.
 
     Returns:
-        "images ce" and so on -> accuracies.
+        "images ce" and so on -> accuracies; "images ce blocked" and so on -> shares of the test
+        examples.
     """
-    both = zip(DOMAINS, (images, text), strict=True)
-    return {f"{name} {m}": runs[m].accuracy.tolist() for name, runs in both for m in ROWS}
+    found = {}
+    for name, runs in zip(DOMAINS, (images, text), strict=True):
+        for m in ROWS:
+            found[f"{name} {m}"] = runs[m].accuracy.tolist()
+            found[f"{name} {m} blocked"] = runs[m].blocked.tolist()
+    return found
+
+
+def fallback_rows(series: Mapping[str, list[float]], source: str) -> list[dict[str, object]]:
+    """Return how much safe full KL and TPKD gain over CE, and how many states CE blocks.
+
+    Args:
+        series: from `kept_series`.
+        source: where it comes from.
+
+    Returns:
+        A row for each domain: mean differences in points, and the mean blocked share of the test
+        examples at the end of CE.
+    """
+    rows = []
+    for name in DOMAINS:
+        mean = {m: float(torch.tensor(series[f"{name} {m}"]).mean()) for m in ROWS}
+        row = {"runs": f"{name}, {source}"}
+        row["blocked under CE"] = float(torch.tensor(series[f"{name} ce blocked"]).mean())
+        row["safe full KL - CE"] = mean["tpkd-full-kl"] - mean["ce"]
+        rows.append(row | {"TPKD - CE": mean["tpkd"] - mean["ce"]})
+    return rows
 
 
 def gaps(runs: Mapping[str, MethodRuns]) -> dict[str, float]:
@@ -194,7 +241,7 @@ def table_rows(
     Args:
         runs: of all `ROWS`, by method.
         text: the domain.
-        recorded: by profile, what `accuracy_series` gave there.
+        recorded: by profile, what `kept_series` gave there.
 
     Returns:
         A row for each method.
@@ -238,7 +285,7 @@ def draw_gaps(
         ax: where to draw.
         runs: of all `ROWS`, by method, with two seeds or more.
         text: the domain.
-        recorded: by profile, what `accuracy_series` gave there.
+        recorded: by profile, what `kept_series` gave there.
     """
     sources = {"this run": {m: runs[m].accuracy for m in ROWS}}
     for profile, kept in recorded.items():
@@ -283,3 +330,4 @@ def draw_logs(axes: Sequence[Axes], runs: Mapping[str, MethodRuns]) -> None:
             ax.plot(clock, values.mean(0), label=OBJECTIVES[m].title, lw=1.5, **look)
             low, high = values.amin(0), values.amax(0)
             ax.fill_between(clock, low, high, color=colours[colour], alpha=0.15, lw=0)
+    axes[2].set_ylim(-0.02, max(0.2, axes[2].get_ylim()[1]))

@@ -95,6 +95,15 @@ def test_three_classes_overshoot_beyond_the_limit_of_the_proposition():
     assert excess[1] > 1e-4
 
 
+@pytest.mark.parametrize("method", page.ROWS)
+def test_gradients_are_sums_of_the_parts(method):
+    z, teacher, labels = random_states(5, 20, generator(6), "mild")
+    for student, target, label in zip(z, teacher, labels, strict=True):
+        expected = stacks.TABLE_5[method](stacks.split(student, target, label))
+        found = page.objective_gradient(method, student, target, label)
+        torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-9)
+
+
 def test_the_favourite_is_the_most_likely_wrong_class():
     z, teacher, labels = random_states(7, 50, generator(4), "mild")
     found = page.favourite_margin(z, teacher, labels)
@@ -128,8 +137,14 @@ def test_the_wrong_label_gains_what_the_page_predicts():
 
 def test_tables_hold_every_row_and_what_was_recorded():
     images, text = some_runs(), some_runs(-5.0)
-    recorded = {"cpu": page.accuracy_series(images, text)}
-    assert set(recorded["cpu"]) == {f"{d} {m}" for d in page.DOMAINS for m in page.ROWS}
+    recorded = {"cpu": page.kept_series(images, text)}
+    keys = {f"{d} {m}" for d in page.DOMAINS for m in page.ROWS}
+    assert set(recorded["cpu"]) == keys | {f"{key} blocked" for key in keys}
+    first, second = page.fallback_rows(recorded["cpu"], "here")
+    assert (first["runs"], second["runs"]) == ("images, here", "text, here")
+    assert first["TPKD - CE"] == pytest.approx(4)
+    assert second["safe full KL - CE"] == pytest.approx(2)
+    assert second["blocked under CE"] == pytest.approx(float(text["ce"].blocked.mean()))
     rows = page.table_rows(text, True, recorded)
     assert [row["condition"] for row in rows] == [OBJECTIVES[m].title for m in page.ROWS]
     assert rows[0]["paper"] == "93.24 ± 0.28"
@@ -142,7 +157,7 @@ def test_figures_show_every_row():
     runs = some_runs()
     z = torch.tensor([0.2, 0.5, 0.3]).log()
     page.draw_parts(axes[0], stacks.split(z, torch.zeros(3), torch.tensor(0)))
-    page.draw_gaps(axes[1], runs, False, {"cpu": page.accuracy_series(runs, runs)})
+    page.draw_gaps(axes[1], runs, False, {"cpu": page.kept_series(runs, runs)})
     page.draw_logs(axes[2:], runs)
     assert len(axes[0].patches) == 12
     assert [label.get_text() for label in axes[1].get_yticklabels()] == [
