@@ -262,7 +262,7 @@ def run_methods(
         TrainingError: if a run diverges.
 
     Example:
-        >>> short = {"iterations": 20, "teacher_iterations": 60}
+        >>> short = {"iterations": 20, "snapshots": [], "teacher_iterations": 60}
         >>> run_methods("digits", ["ce"], [42, 43], changes=short)["ce"].correct.shape
         torch.Size([2, 517])
     """

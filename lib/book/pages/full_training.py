@@ -1,166 +1,230 @@
-"""What the page "Full training" calls: Table 4 as printed, the directions of ten methods."""
+"""What the page "Full training" runs: first steps side by side, the search, large steps."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lib.book.figures import colours
-from lib.book.pages.distillation_runs import interval_factor
-from lib.distill import OBJECTIVES, objective_loss
+from lib.book.pages.distillation_runs import MethodRuns, run_methods
+from lib.book.pages.full_training_tables import THREE
+from lib.distill import OBJECTIVES
+from lib.distill.config import TrainingConfig
+from lib.distill.evaluation import predict
+from lib.distill.examples import Examples
+from lib.distill.partition import teacher_chosen
+from lib.distill.recipes import find_setting
+from lib.distill.runs import make_student, prepare, settings_of
+from lib.distill.teacher_cache import model_digest
+from lib.distill.training import Trainer, TrainingError
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-METHODS = ("ce", "kd", "kl-dist", "dkd", "dp-u", "dp-s", "xe-kl", "dhkd", "dto-kd", "tpkd")
-PUBLISHED = {
-    "ce": ((87.37, 0.07), (93.24, 0.28)),
-    "kd": ((87.58, 0.07), (93.46, 0.34)),
-    "kl-dist": ((82.26, 0.05), (93.38, 0.19)),
-    "dkd": ((84.53, 0.09), (93.59, 0.20)),
-    "dp-u": ((83.14, 0.04), (93.38, 0.19)),
-    "dp-s": ((83.65, 0.01), (93.44, 0.28)),
-    "xe-kl": ((84.17, 0.05), (93.41, 0.22)),
-    "dhkd": ((85.83, 0.10), (93.29, 0.38)),
-    "dto-kd": ((87.81, 0.11), (93.46, 0.23)),
-    "tpkd": ((88.05, 0.12), (93.81, 0.27)),
-}  # mean and sample deviation over three seeds: CIFAR-100, CLINC150
-LOOKS = {
-    "ce": ("grey", "o"),
-    "kd": ("blue", "s"),
-    "kl-dist": ("orange", "^"),
-    "dkd": ("purple", "v"),
-    "dp-u": ("brown", "<"),
-    "dp-s": ("pink", ">"),
-    "xe-kl": ("yellow", "P"),
-    "dhkd": ("sky", "X"),
-    "dto-kd": ("green", "D"),
-    "tpkd": ("vermilion", "*"),
-}  # colour and marker
+SEARCH = "mnist-5k"  # the setting of the search, at every profile
+SHORT = {"iterations": 375, "snapshots": []}  # 6 epochs
+STEPPING = ("ce", "tpkd-no-projection", "tpkd", "compensation-only")  # rules that meet large steps
+_EPOCH = 62.5  # steps
+_USUAL_STEP = 0.01
+_MEASURED = ("accuracy", "conditional KL", "range of the logits")
+FACTORS = {
+    "label smoothing of the teacher": ((0.0, 0.1, 0.3), 0.1, ("kd", "tpkd")),
+    "temperature of KD": ((1.0, 2.0, 4.0, 8.0), 4.0, ("kd",)),
+    "loudness of the teacher": ((0.25, 1.0, 4.0), 1.0, ("kd", "tpkd")),
+    "learning rate": ((0.003, 0.01, 0.1), 0.01, THREE),
+    "epochs": ((2, 6, 12), 6, THREE),
+    "width of the student": ((16, 64, 256), 64, THREE),
+}  # values, the one of the comparison, the methods that it touches
 
 
-def published_difference(
-    first: str, second: str, text: bool, seeds: int = 3
-) -> tuple[float, float, float]:
-    r"""Return a difference of Table 4, and how wide its interval over seeds can be.
-
-    The table prints deviations of accuracies, $s_a$ and $s_b$, not of their differences. But
-    $s_\delta^2 = s_a^2 + s_b^2 - 2 r s_a s_b$ with a correlation $r \in [-1, 1]$, so
-
-    $$|s_a - s_b| \le s_\delta \le s_a + s_b .$$
-
-    **Source**: Yuan & Tao, Table 4; the bounds are ours.
+def compare_beginnings(
+    setting: str,
+    methods: Sequence[str],
+    seed: int,
+    steps: int,
+    teacher: str = "smooth",
+    changes: Mapping[str, Any] | None = None,
+) -> list[dict[str, str]]:
+    """Take the first steps of several methods and say what they started from, read, and became.
 
     Args:
-        first: one of `METHODS`.
-        second: another.
-        text: CLINC150 instead of CIFAR-100.
-        seeds: behind each entry.
-
-    Returns:
-        The difference in points, and the least and the largest half width of its 95 % interval.
-
-    Example:
-        >>> found = published_difference("tpkd", "kd", text=False)
-        >>> [round(x, 2) for x in found]
-        [0.47, 0.12, 0.47]
-    """
-    (a, sd_a), (b, sd_b) = PUBLISHED[first][text], PUBLISHED[second][text]
-    factor = interval_factor(seeds)
-    return a - b, factor * abs(sd_a - sd_b), factor * (sd_a + sd_b)
-
-
-def logit_gradients(
-    student: Tensor,
-    teacher: Tensor,
-    label: Tensor,
-    frozen: Tensor,
-    methods: Sequence[str] = METHODS,
-    options: Mapping[str, Mapping[str, float]] | None = None,
-) -> dict[str, Tensor]:
-    """Return the gradient of each method in the logits of one example, by autograd.
-
-    DHKD distils into its second head; its gradient in the first one, which classifies, is what is
-    returned. The two losses of DTO-KD are weighted as if the logits were the parameters.
-
-    Args:
-        student: (K,) logits.
-        teacher: (K,) logits.
-        label: () int64.
-        frozen: (K,) logits of the student before training, for DP-U and DP-S.
+        setting: name of a setting.
         methods: names of `OBJECTIVES`.
-        options: by method, handed to `objective_loss`.
+        seed: of the runs.
+        steps: how many, >= 1.
+        teacher: "smooth" or "sharp".
+        changes: entries of the setting's table that differ.
 
     Returns:
-        By method, (K,) float64.
+        By method: its title, and the first digits of three SHA-256 values: of the weights before,
+        of all examples and views in the order in which the network read them, of the weights after.
 
     Example:
-        >>> z, label = torch.zeros(3), torch.tensor(0)
-        >>> logit_gradients(z, z, label, z, ["kl-dist"])["kl-dist"]
-        tensor([0., 0., 0.], dtype=torch.float64)
+        >>> short = {"teacher_iterations": 60}
+        >>> first, second = compare_beginnings("digits", ["ce", "kd"], 42, 2, changes=short)
+        >>> first["examples in order"] == second["examples in order"]
+        True
     """
+    materials, domain = prepare(setting, teacher, changes), find_setting(setting).domain
+    rows = []
+    for method in methods:
+        config = TrainingConfig(domain, method, seed, setting, teacher, dict(changes or {}))
+        student, watched = make_student(config, materials), _Watched(materials.examples)
+        before = model_digest(student)
+        trainer = Trainer(student, watched, settings_of(config), teacher=materials.teacher)
+        watched.seen = hashlib.sha256()
+        for iteration in range(steps):
+            trainer.step(iteration)
+        digests = before, watched.seen.hexdigest(), model_digest(trainer.student)
+        names = "weights before", "examples in order", f"weights after {steps} steps"
+        found = {name: digest[:8] for name, digest in zip(names, digests, strict=True)}
+        rows.append({"method": OBJECTIVES[method].title} | found)
+    return rows
+
+
+def teacher_share(
+    setting: str,
+    seeds: Sequence[int],
+    teacher: str = "smooth",
+    changes: Mapping[str, Any] | None = None,
+) -> Tensor:
+    """Return the share of the training examples for which DP-U takes the teacher.
+
+    The student before training is computed anew for each seed, in every view.
+
+    Args:
+        setting: name of a setting.
+        seeds: of the students.
+        teacher: "smooth" or "sharp".
+        changes: entries of the setting's table that differ.
+
+    Returns:
+        (S,) float64, in [0, 1].
+
+    Example:
+        >>> float(teacher_share("digits", [42], changes={"teacher_iterations": 60})) > 0
+        True
+    """
+    materials, domain = prepare(setting, teacher, changes), find_setting(setting).domain
+    shares = []
+    for seed in seeds:
+        config = TrainingConfig(domain, "dp-u", seed, setting, teacher, dict(changes or {}))
+        student = make_student(config, materials)
+        views = range(materials.examples.views)
+        frozen = torch.stack([predict(student, materials.examples, view) for view in views])
+        shares.append(teacher_chosen(materials.teacher, frozen, None).double().mean())
+    return torch.stack(shares)
+
+
+def logit_gap(first: MethodRuns, second: MethodRuns) -> float:
+    """Return the largest difference of the final test logits at the same seed.
+
+    Args:
+        first: runs of one method.
+        second: runs of another, in the same setting and with the same seeds.
+
+    Returns:
+        A number >= 0; 0 means equal to the last bit.
+    """
+    pairs = zip(first.results, second.results, strict=True)
+    return max(float((a.test_logits - b.test_logits).abs().max()) for a, b in pairs)
+
+
+def search(
+    factor: str, seeds: Sequence[int], keep: bool = False
+) -> dict[float, dict[str, MethodRuns]]:
+    """Train CE, KD and TPKD on the small digits of MNIST while one thing varies.
+
+    Runs that a value does not touch are those of the comparison.
+
+    Args:
+        factor: one of `FACTORS`.
+        seeds: one student each.
+        keep: store finished runs and read them again.
+
+    Returns:
+        By value of the factor and by method.
+
+    Raises:
+        ValueError: if there is no such factor.
+    """
+    if factor not in FACTORS:
+        raise ValueError(f"factor must be one of {', '.join(FACTORS)}, got {factor!r}")
+    values, usual, touched = FACTORS[factor]
     found = {}
-    for name in methods:
-        z = student.detach().double().requires_grad_()
-        extra = dict((options or {}).get(name, {}))
-        if OBJECTIVES[name].needs_frozen:
-            extra["frozen_logits"] = frozen.double()
-        if OBJECTIVES[name].needs_auxiliary:
-            extra["auxiliary_logits"] = student.detach().double()
-        loss = objective_loss(name, z, teacher.double(), label, **extra)
-        found[name] = torch.autograd.grad(loss, z)[0]
+    for value in values:
+        changes = SHORT | ({} if value == usual else factor_changes(factor, value))
+        rows = run_methods(SEARCH, THREE, seeds, changes=SHORT, keep=keep)
+        found[value] = rows | run_methods(SEARCH, touched, seeds, changes=changes, keep=keep)
     return found
 
 
-def margin_change(gradient: Tensor, label: int = 0) -> Tensor:
-    r"""Return by how much a small output step changes the margins, per unit of step size.
-
-    $$\frac{M_j(z - \eta g) - M_j(z)}\eta = g_j - g_y$$
+def factor_changes(factor: str, value: float) -> dict[str, Any]:
+    """Return the entries of the setting's table that a factor changes.
 
     Args:
-        gradient: (..., K).
-        label: y.
+        factor: one of `FACTORS`.
+        value: of the factor.
 
     Returns:
-        (..., K - 1), the classes besides the label in order.
+        Name -> value.
 
     Example:
-        >>> margin_change(torch.tensor([-3.0, 1.0, 2.0]))
-        tensor([4., 5.])
+        >>> factor_changes("epochs", 2)
+        {'iterations': 125}
     """
-    rest = [j for j in range(gradient.shape[-1]) if j != label]
-    return gradient[..., rest] - gradient[..., label : label + 1]
+    loud = {"kd": {"kd_weight": value}, "tpkd": {"weight": value / 2}}
+    return {
+        "label smoothing of the teacher": {"smooth": value},
+        "temperature of KD": {"options": {"kd": {"temperature": value}}},
+        "loudness of the teacher": {"options": loud},
+        "learning rate": {"learning_rate": value},
+        "epochs": {"iterations": int(value * _EPOCH)},
+        "width of the student": {"widths": [value]},
+    }[factor]
 
 
-def draw_directions(ax: Axes, changes: Mapping[str, Tensor], reach: float) -> None:
-    """Draw the margins that one output step of each method gains, for three classes.
-
-    Shaded: steps that gain at least what the label step gains. A step that leaves the panel is cut
-    at its edge, dotted, with its length over the length drawn.
+def large_step_rows(
+    step: float, seeds: Sequence[int], keep: bool = False
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Train four update rules on the small digits with one learning rate; some will not survive.
 
     Args:
-        ax: where to draw.
-        changes: by method, (2,), as from `margin_change`; with "ce".
-        reach: largest coordinate that is drawn to scale.
+        step: learning rate.
+        seeds: one student each.
+        keep: store finished runs and read them again.
+
+    Returns:
+        A row for each rule: accuracy, conditional KL and the mean range of the logits, all on the
+        test examples. And what the guard said where it stopped a run.
     """
-    corner = changes["ce"].tolist()
-    span = 2.4 * reach
-    ax.fill_between([corner[0], span], corner[1], span, color="#d9efe6", zorder=0)
-    ax.axhline(0, color="black", lw=0.8)
-    ax.axvline(0, color="black", lw=0.8)
-    for name, change in changes.items():
-        colour, marker = LOOKS[name]
-        over = max(1.0, float(change.abs().max()) / reach)
-        end = (change / over).tolist()
-        style = ":" if over > 1 else "-"
-        ax.plot([0, end[0]], [0, end[1]], style, color=colours[colour], lw=1.5, zorder=2)
-        size = 11 if marker in "*X" else 8
-        filled = colours[colour] if name not in ("dp-s", "dhkd") else "none"
-        ax.plot(*end, marker, ms=size, mfc=filled, mec="black", mew=0.7, zorder=4, ls="none")
-        if over > 1:
-            ax.annotate(f"× {over:.1f}", end, (7, -4), textcoords="offset points", fontsize=9)
-    ax.set(xlim=(-reach, 1.25 * reach), ylim=(-1.15 * reach, reach), aspect="equal")
-    ax.set(xlabel="gain of $M_2$", ylabel="gain of $M_3$")
+    changes = SHORT | ({} if step == _USUAL_STEP else {"learning_rate": step})
+    rows, messages = [], []
+    for method in STEPPING:
+        row = {"learning rate": step, "method": OBJECTIVES[method].title}
+        try:
+            found = run_methods(SEARCH, [method], seeds, changes=changes, keep=keep)[method]
+        except TrainingError as error:
+            messages.append(str(error))
+            rows.append(row | dict.fromkeys(_MEASURED, "stopped"))
+            continue
+        logits = torch.stack([result.test_logits for result in found.results])
+        values = found.text, found.conditional_kl.mean(), (logits.amax(-1) - logits.amin(-1)).mean()
+        rows.append(row | dict(zip(_MEASURED, values, strict=True)))
+    return rows, messages
+
+
+class _Watched:
+    """Examples that note which of them were read, in which order."""
+
+    def __init__(self, examples: Examples) -> None:
+        self.examples, self.seen = examples, hashlib.sha256()
+        self.labels, self.views, self.lengths = examples.labels, examples.views, examples.lengths
+
+    def inputs(self, index: Tensor, view: Tensor) -> tuple[Tensor, ...]:
+        for tensor in (index, view):
+            self.seen.update(tensor.cpu().contiguous().numpy().tobytes())
+        return self.examples.inputs(index, view)
+
+    def digest(self) -> str:
+        return self.examples.digest()

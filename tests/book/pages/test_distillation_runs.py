@@ -50,11 +50,11 @@ def test_the_interval_is_that_of_a_paired_t_test(seed):
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_says():
-    draws = torch.randn(4000, 2, 3, dtype=torch.float64, generator=generator(0))
+    draws = torch.randn(1500, 2, 3, dtype=torch.float64, generator=generator(0))
     inside = [
         (found := runs.paired_difference(a + 0.3, b)).low <= 0.3 <= found.high for a, b in draws
     ]
-    assert abs(sum(inside) / len(inside) - 0.95) < 0.015
+    assert abs(sum(inside) / len(inside) - 0.95) < 0.02
 
 
 @given(st.integers(0, 2**31))

@@ -5,7 +5,8 @@ import pytest
 import torch
 from scipy import stats
 
-from lib.book.pages import full_training as page
+from lib.book.pages import full_training_pictures as pictures
+from lib.book.pages import full_training_tables as sheets
 from lib.distill import OBJECTIVES
 from lib.tpkd import directions, is_blocked, margins
 
@@ -17,13 +18,13 @@ def states(count, classes, seed, spread=2.0):
 
 
 def test_the_printed_table_has_the_methods_and_numbers_of_the_text():
-    assert set(page.PUBLISHED) == set(page.METHODS) == set(page.LOOKS) <= set(OBJECTIVES)
-    gain = [[page.published_difference("tpkd", other, text)[0] for text in (False, True)]
+    assert set(sheets.PUBLISHED) == set(sheets.METHODS) == set(pictures.LOOKS) <= set(OBJECTIVES)
+    gain = [[sheets.published_difference("tpkd", other, text)[0] for text in (False, True)]
             for other in ("kd", "ce")]  # fmt: skip
     torch.testing.assert_close(
         torch.tensor(gain), torch.tensor([[0.47, 0.35], [0.68, 0.56]]), atol=0.011, rtol=0
     )
-    assert len(set(page.LOOKS.values())) == 10
+    assert len(set(pictures.LOOKS.values())) == 10
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -31,12 +32,12 @@ def test_no_pairing_of_two_samples_leaves_the_bounds_on_the_interval(seed):
     generator = torch.Generator().manual_seed(seed)
     first, second = torch.randn(2, 3, dtype=torch.float64, generator=generator)
     for name, sample in (("ce", first), ("kd", second)):
-        page.PUBLISHED[f"test-{name}"] = ((float(sample.mean()), float(sample.std())),) * 2
+        sheets.PUBLISHED[f"test-{name}"] = ((float(sample.mean()), float(sample.std())),) * 2
     try:
-        gap, least, most = page.published_difference("test-ce", "test-kd", text=True)
+        gap, least, most = sheets.published_difference("test-ce", "test-kd", text=True)
     finally:
         for name in ("ce", "kd"):
-            del page.PUBLISHED[f"test-{name}"]
+            del sheets.PUBLISHED[f"test-{name}"]
     widths = []
     for order in ([0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]):
         found = stats.ttest_rel(first.numpy(), second[order].numpy()).confidence_interval(0.95)
@@ -49,7 +50,7 @@ def test_no_pairing_of_two_samples_leaves_the_bounds_on_the_interval(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_gradients_are_those_of_the_formulas(seed):
     student, teacher, frozen, labels = (x[0] for x in states(1, 6, seed))
-    found = page.logit_gradients(student, teacher, labels, frozen)
+    found = pictures.logit_gradients(student, teacher, labels, frozen)
     p, t = student.softmax(-1), teacher.softmax(-1)
     h = p - torch.nn.functional.one_hot(labels, 6)
     softened = (student / 4).softmax(-1) - (teacher / 4).softmax(-1)
@@ -69,9 +70,9 @@ def test_gradients_are_those_of_the_formulas(seed):
 
 def test_options_and_methods_can_be_chosen():
     student, teacher, frozen, labels = (x[0] for x in states(1, 4, 7))
-    plain = page.logit_gradients(student, teacher, labels, frozen, ["kd"])
+    plain = pictures.logit_gradients(student, teacher, labels, frozen, ["kd"])
     options = {"kd": {"temperature": 1.0}}
-    sharp = page.logit_gradients(student, teacher, labels, frozen, ["kd"], options)
+    sharp = pictures.logit_gradients(student, teacher, labels, frozen, ["kd"], options)
     assert list(plain) == ["kd"]
     gap = student.softmax(-1) - teacher.softmax(-1)
     h = student.softmax(-1) - torch.nn.functional.one_hot(labels, 4)
@@ -84,7 +85,9 @@ def test_a_small_step_changes_the_margins_as_said(label):
     step = 1e-3
     before, after = (margins(z, torch.tensor(label)) for z in (student, student - step * gradient))
     rest = [j for j in range(4) if j != label]
-    torch.testing.assert_close((after - before)[rest] / step, page.margin_change(gradient, label))
+    torch.testing.assert_close(
+        (after - before)[rest] / step, pictures.margin_change(gradient, label)
+    )
 
 
 def test_tpkd_never_gains_less_than_the_label_step_and_imitation_loses_when_blocked():
@@ -92,8 +95,8 @@ def test_tpkd_never_gains_less_than_the_label_step_and_imitation_loses_when_bloc
     blocked = is_blocked(student, teacher, labels)
     assert 10 < int(blocked.sum()) < 190
     for z, zt, z0, y, stuck in zip(student, teacher, frozen, labels, blocked, strict=True):
-        found = page.logit_gradients(z, zt, y, z0, ["ce", "tpkd", "kl-dist"])
-        gains = {name: page.margin_change(g, int(y)) for name, g in found.items()}
+        found = pictures.logit_gradients(z, zt, y, z0, ["ce", "tpkd", "kl-dist"])
+        gains = {name: pictures.margin_change(g, int(y)) for name, g in found.items()}
         assert (gains["tpkd"] >= gains["ce"] - 1e-12).all()
         if stuck:
             assert (gains["kl-dist"] < 0).all()
@@ -102,7 +105,7 @@ def test_tpkd_never_gains_less_than_the_label_step_and_imitation_loses_when_bloc
 def test_the_picture_shows_every_method_and_cuts_long_steps():
     changes = {"ce": torch.tensor([0.5, 0.25]), "dkd": torch.tensor([4.0, -2.0])}
     fig, ax = plt.subplots()
-    page.draw_directions(ax, changes, 1.0)
+    pictures.draw_directions(ax, changes, 1.0)
     ends = [line.get_xydata()[-1].tolist() for line in ax.lines if line.get_linestyle() != "None"]
     assert [0.5, 0.25] in ends
     assert [1.0, -0.5] in ends
