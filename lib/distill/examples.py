@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +10,17 @@ from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
 from lib.distill.digests import tensor_digest
+from lib.distill.example_checks import (
+    check_finite,
+    check_fixed_views,
+    check_images,
+    check_index,
+    check_labels,
+    check_standard,
+    check_tensor,
+    check_views,
+    is_whole,
+)
 from lib.distill.views import crop_and_flip, fixed_views
 
 __all__ = [
@@ -75,26 +85,26 @@ class TensorExamples:
     lengths = None
 
     def __post_init__(self) -> None:
-        _check_labels(self.labels)
+        check_labels(self.labels)
         n, lead = len(self.labels), (len(self.labels),)
         if self.views is not None:
-            _check_views(self.views)
+            check_views(self.views)
             lead = (self.views, n)
-        _check_tensors(values=self.values)
+        check_tensor("values", self.values)
         if self.values.shape[: len(lead)] != lead:
             raise ValueError(
                 f"values must have shape {_shape(lead, '...')} for {n} labels"
                 f"{'' if self.views is None else f' and {self.views} views'}, got "
                 f"{tuple(self.values.shape)}"
             )
-        _check_finite(self.values)
+        check_finite(self.values)
         if self.views is None:
             object.__setattr__(self, "values", self.values.unsqueeze(0))
             object.__setattr__(self, "views", 1)
 
     def inputs(self, index: Tensor, view: Tensor) -> tuple[Tensor]:
         """Return the values (b, ...) of examples (b,) in views (b,)."""
-        _check_index(index, view, len(self.labels), self.views)
+        check_index(index, view, len(self.labels), self.views)
         return (self.values[view, index],)
 
     def digest(self) -> str:
@@ -136,10 +146,10 @@ class TokenExamples:
     views = 1
 
     def __post_init__(self) -> None:
-        _check_labels(self.labels)
-        _check_tensors(tokens=self.tokens, lengths=self.lengths)
+        check_labels(self.labels)
         n = len(self.labels)
         for name, tensor, dimensions in (("tokens", self.tokens, 2), ("lengths", self.lengths, 1)):
+            check_tensor(name, tensor)
             if tensor.dtype != torch.int64 or tensor.ndim != dimensions or len(tensor) != n:
                 shape = "(n, L)" if dimensions == 2 else "(n,)"
                 raise ValueError(
@@ -153,7 +163,7 @@ class TokenExamples:
             )
         if bool((self.tokens < 0).any()):
             raise ValueError(f"tokens must be >= 0, got {int(self.tokens.min())}")
-        if self.padded is not None and not (_is_whole(self.padded) and self.padded >= high):
+        if self.padded is not None and not (is_whole(self.padded) and self.padded >= high):
             raise ValueError(
                 f"padded must be None or an integer >= {high}, the length of the longest text, "
                 f"got {self.padded!r}"
@@ -161,7 +171,7 @@ class TokenExamples:
 
     def inputs(self, index: Tensor, view: Tensor) -> tuple[Tensor, Tensor]:
         """Return tokens (b, longest) and a mask (b, longest), True where a token is real."""
-        _check_index(index, view, len(self.labels), self.views)
+        check_index(index, view, len(self.labels), self.views)
         lengths = self.lengths[index]
         width = int(lengths.max()) if self.padded is None else self.padded
         tokens = self.tokens[index, :width]
@@ -221,13 +231,13 @@ class ImageExamples:
     lengths = None
 
     def __post_init__(self) -> None:
-        _check_labels(self.labels)
+        check_labels(self.labels)
         n = len(self.labels)
-        _check_images(self.images, n)
+        check_images(self.images, n)
         for name, value, least in (("padding", self.padding, 0), ("size", self.size, 1)):
-            if not (_is_whole(value) and value >= least) and not (name == "size" and value is None):
+            if not (is_whole(value) and value >= least) and not (name == "size" and value is None):
                 raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
-        _check_standard(self.mean, self.std)
+        check_standard(self.mean, self.std)
         if (self.offsets is None) != (self.flips is None):
             raise ValueError("offsets and flips must be given together, got only one of them")
         if self.offsets is None:
@@ -235,7 +245,7 @@ class ImageExamples:
             centre = torch.full((1, n, 2), self.padding, dtype=torch.int64, device=device)
             object.__setattr__(self, "offsets", centre)
             object.__setattr__(self, "flips", torch.zeros((1, n), dtype=torch.bool, device=device))
-        _check_fixed_views(self.offsets, self.flips, n, self.padding)
+        check_fixed_views(self.offsets, self.flips, n, self.padding)
 
     @property
     def views(self) -> int:
@@ -244,7 +254,7 @@ class ImageExamples:
 
     def inputs(self, index: Tensor, view: Tensor) -> tuple[Tensor]:
         """Return images (b, 3, size, size) in float32, or float64 if the images are."""
-        _check_index(index, view, len(self.labels), self.views)
+        check_index(index, view, len(self.labels), self.views)
         offsets, flips = self.offsets[view, index], self.flips[view, index]
         images = crop_and_flip(self.images[index], offsets, flips, self.padding)
         if self.size is not None and images.shape[-2:] != (self.size, self.size):
@@ -258,100 +268,6 @@ class ImageExamples:
         named = [(name, getattr(self, name)) for name in ("images", "labels", "offsets", "flips")]
         facts = (type(self).__name__, self.padding, self.size, list(self.mean), list(self.std))
         return tensor_digest(named, *facts)
-
-
-def _check_tensors(**tensors: object) -> None:
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            raise ValueError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
-
-
-def _check_finite(values: Tensor) -> None:
-    """Refuses what every loss would turn into NaN, long after it was made."""
-    if not values.is_floating_point() or not values.numel():
-        return
-    low, high = (float(x) for x in values.aminmax())
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise ValueError(f"values must be finite, got values from {low:.6g} to {high:.6g}")
-
-
-def _check_labels(labels: Tensor) -> None:
-    _check_tensors(labels=labels)
-    if labels.dtype != torch.int64 or labels.ndim != 1 or len(labels) == 0:
-        raise ValueError(
-            "labels must be int64 of shape (n,) with n >= 1, got "
-            f"{labels.dtype} of shape {tuple(labels.shape)}"
-        )
-    if bool((labels < 0).any()):
-        raise ValueError(f"labels must be >= 0, got {int(labels.min())}")
-
-
-def _check_views(views: object) -> None:
-    if not _is_whole(views) or views < 1:
-        raise ValueError(f"views must be an integer >= 1, got {views!r}")
-
-
-def _check_images(images: Tensor, n: int) -> None:
-    _check_tensors(images=images)
-    if images.ndim != 4 or images.shape[:2] != (n, 3) or 0 in images.shape:
-        raise ValueError(
-            f"images must have shape (n, 3, H, W) with n = {n}, got {tuple(images.shape)}"
-        )
-    if images.dtype == torch.uint8:
-        return
-    if not images.is_floating_point():
-        raise ValueError(f"images must be uint8 or floating point, got {images.dtype}")
-    low, high = (float(x) for x in images.aminmax())
-    if not (low >= 0 and high <= 1):
-        raise ValueError(f"images must lie in [0, 1], got values from {low:.6g} to {high:.6g}")
-
-
-def _check_standard(mean: object, std: object) -> None:
-    try:
-        finite = all(map(math.isfinite, (*mean, *std)))
-        fits = len(mean) == len(std) == 3 and finite and min(std) > 0
-    except TypeError:
-        fits = False
-    if not fits:
-        raise ValueError(
-            f"mean and std must have three finite numbers each, std > 0, got {mean!r} and {std!r}"
-        )
-
-
-def _check_fixed_views(offsets: Tensor, flips: Tensor, n: int, padding: int) -> None:
-    views = len(flips)
-    if offsets.dtype != torch.int64 or offsets.shape != (views, n, 2) or views == 0:
-        raise ValueError(
-            f"offsets must be int64 of shape (V, {n}, 2) for flips {tuple(flips.shape)}, got "
-            f"{offsets.dtype} of shape {tuple(offsets.shape)}"
-        )
-    if flips.dtype != torch.bool or flips.shape != (views, n):
-        raise ValueError(
-            f"flips must be bool of shape (V, {n}), got {flips.dtype} of shape {tuple(flips.shape)}"
-        )
-    low, high = (int(x) for x in offsets.aminmax())
-    if low < 0 or high > 2 * padding:
-        raise ValueError(
-            f"offsets must lie in [0, {2 * padding}] for a padding of {padding}, got values from "
-            f"{low} to {high}"
-        )
-
-
-def _check_index(index: Tensor, view: Tensor, n: int, views: int) -> None:
-    """Refuses what indexing would take the wrong way round."""
-    for name, tensor, count in (("index", index, n), ("view", view, views)):
-        if tensor.dtype != torch.int64 or tensor.ndim != 1 or not len(tensor) == len(index) > 0:
-            raise ValueError(
-                f"{name} must be int64 of shape (b,), b >= 1, one shape for index and view, got "
-                f"{tensor.dtype} of shape {tuple(tensor.shape)}"
-            )
-        low, high = (int(x) for x in tensor.aminmax())
-        if low < 0 or high >= count:
-            raise ValueError(f"{name} must lie in [0, {count}), got values from {low} to {high}")
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _shape(lead: tuple[int, ...], rest: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -9,7 +11,8 @@ from torch import Tensor, nn
 
 from lib.distill.auxiliary import FeatureLoss, LayerFeatures, auxiliary_head, split_head
 from lib.distill.batch import Batch
-from lib.distill.evaluation import predict
+from lib.distill.evaluation import evaluation_mode, predict
+from lib.distill.example_checks import check_tensor
 from lib.distill.examples import Examples
 from lib.distill.precision import computing, exact_float32
 from lib.distill.settings import TrainingSettings
@@ -88,6 +91,34 @@ class PartLosses:
         with exact_float32(self.device):
             return predict(model, examples, view)
 
+    def check_set(self, name: str, examples: Examples, teacher: Tensor | None) -> None:
+        """Raise ValueError unless examples can be measured at the end, as one of them shows now.
+
+        Args:
+            name: "test" or "observation", for the message.
+            examples: n of them, measured in view 0.
+            teacher: (n, K) or (V, n, K), or None.
+        """
+        first = torch.zeros(1, dtype=torch.int64)
+        with _read_by_student(name), evaluation_mode(self.student), torch.no_grad():
+            classes = self.student(*self._inputs(first, first, examples)).shape[-1]
+        labels = examples.labels
+        if int(labels.max()) >= classes:
+            raise ValueError(
+                f"labels of {name} must lie in [0, {classes}) for {classes} classes, got values to "
+                f"{int(labels.max())}"
+            )
+        if teacher is None:
+            return
+        whole = teacher.unsqueeze(0) if teacher.ndim == 2 else teacher
+        if whole.ndim != 3 or whole.shape[1:] != (len(labels), classes) or not len(whole):
+            raise ValueError(
+                f"{name}_teacher must have shape ({len(labels)}, {classes}) or (V, {len(labels)}, "
+                f"{classes}), got {tuple(teacher.shape)}"
+            )
+        zeros = (f"{name}_teacher",)
+        prepare(labels.to(whole.device), zeros=zeros, compute=None, **{zeros[0]: whole[0]})
+
     def evaluate(self, index: Tensor, view: Tensor, iteration: int) -> Part:
         """Return the losses for examples (b,) in views (b,), and the outputs.
 
@@ -96,8 +127,12 @@ class PartLosses:
         """
         labels = self.examples.labels[index].to(self.device, non_blocking=True)
         teacher, frozen = (self._rows(table, index, view) for table in (self.teacher, self.frozen))
-        logits, auxiliary, feature = self._forward(self._inputs(index, view))
-        if not self._checked_outputs:
+        inputs = self._inputs(index, view)
+        if self._checked_outputs:
+            logits, auxiliary, feature = self._forward(inputs)
+        else:
+            with _read_by_student("examples"):
+                logits, auxiliary, feature = self._forward(inputs)
             self._check_outputs(logits, len(index))
         batch = Batch(logits, labels, teacher, frozen, auxiliary, logits.shape)
         losses = [loss.mean() for loss in self.objective.losses(batch, self.options, iteration)]
@@ -116,8 +151,11 @@ class PartLosses:
                 logits = self.student(*inputs)
         return logits.to(self.dtype), auxiliary, feature
 
-    def _inputs(self, index: Tensor, view: Tensor) -> tuple[Tensor, ...]:
-        inputs = (x.to(self.device, non_blocking=True) for x in self.examples.inputs(index, view))
+    def _inputs(
+        self, index: Tensor, view: Tensor, examples: Examples | None = None
+    ) -> tuple[Tensor, ...]:
+        inputs = (examples or self.examples).inputs(index, view)
+        inputs = (x.to(self.device, non_blocking=True) for x in inputs)
         if self.dtype == torch.float64:
             return tuple(x.double() if x.is_floating_point() else x for x in inputs)
         return tuple(inputs)
@@ -152,6 +190,7 @@ class PartLosses:
             if needed:
                 raise ValueError(f"{name} must be given for {self.settings.method!r}, got None")
             return None
+        check_tensor(name, logits)
         labels, views = self.examples.labels, self.examples.views
         whole = logits.unsqueeze(0) if logits.ndim == 2 else logits
         if whole.ndim != 3 or whole.shape[:2] != (views, len(labels)):
@@ -188,6 +227,17 @@ class PartLosses:
         inputs = self._inputs(first, first)
         self.feature_loss = FeatureLoss(self.student, features, inputs, settings.seed)
         return self.feature_loss.projections
+
+
+@contextmanager
+def _read_by_student(name: str) -> Iterator[None]:
+    """Tell what the network cannot read by the name of the argument that it came in."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (IndexError, RuntimeError, TypeError) as error:
+        raise ValueError(f"{name} must be what the student reads, but it fails: {error}") from error
 
 
 class _Widened(nn.Module):

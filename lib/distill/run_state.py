@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from lib.distill.optimisers import AdamWeightDecay
 from lib.distill.precision import LossScale
+
+_HELD = {torch.optim.SGD: {"momentum_buffer"}, AdamWeightDecay: {"mean", "square"}}
 
 
 def collect_state(
@@ -101,6 +104,8 @@ def _restore_optimiser(
     for name, tensor in state.items():
         if name.startswith("optimiser."):
             _, place, key = name.split(".", 2)
+            if not place.isdecimal():
+                raise ValueError(f"state must hold optimiser.NUMBER.NAME, got {name}")
             found.setdefault(int(place), {})[key] = tensor
     optimiser.state.clear()
     for place, held in found.items():
@@ -108,7 +113,12 @@ def _restore_optimiser(
             raise ValueError(
                 f"state must be of {len(parameters)} parameters, got one for number {place}"
             )
-        parameter = parameters[place]
+        parameter, wanted = parameters[place], _HELD.get(type(optimiser), set(held))
+        if set(held) != wanted:
+            raise ValueError(
+                f"state of the optimiser must hold {', '.join(sorted(wanted))} of parameter "
+                f"{place}, for {type(optimiser).__name__}, got {', '.join(sorted(held))}"
+            )
         for key, tensor in held.items():
             if tensor.shape != parameter.shape:
                 raise ValueError(

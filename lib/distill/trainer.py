@@ -11,6 +11,7 @@ from torch.nn.utils import get_total_norm
 from lib.distill.auxiliary import LayerFeatures
 from lib.distill.distributed import current_processes
 from lib.distill.dropout import seeded_noise
+from lib.distill.example_checks import check_index
 from lib.distill.examples import Examples
 from lib.distill.label import label_loss
 from lib.distill.optimisers import AdamWeightDecay, learning_rate, parameter_groups
@@ -47,8 +48,8 @@ class Trainer:
             `split_head`.
         examples: n of them in V views.
         settings: of the run.
-        teacher: (V, n, K), or (n, K) for one view, logits of the teacher, -inf allowed; None for a
-            method without one.
+        teacher: (V, n, K), or (n, K) for one view, logits of the teacher, -inf allowed, but not for
+            all classes besides the label; None for a method without one.
         device: where to train; None for where the student is.
         auxiliary: the second head of "dhkd", features -> (b, K); None for a new one.
         features: the layers that "dto-kd" compares if `feature_weight` is above 0.
@@ -119,7 +120,7 @@ class Trainer:
         """
         size, seed = self.settings.batch_size, self.settings.seed
         batch = batch_at(len(self.examples.labels), self.examples.views, size, iteration, seed)
-        return {"epoch": batch.epoch} | self.step_on(batch.index, batch.view, iteration, measured)
+        return {"epoch": batch.epoch} | self._take(batch.index, batch.view, iteration, measured)
 
     def step_on(self, index: Tensor, view: Tensor, iteration: int, measured: bool = False) -> dict:
         """Do the step of an iteration on a batch that is given.
@@ -134,8 +135,14 @@ class Trainer:
             As `step`, without the epoch.
 
         Raises:
+            ValueError: if index or view does not fit.
             TrainingError: as `step`.
         """
+        check_index(index, view, len(self.examples.labels), self.examples.views)
+        return self._take(index, view, iteration, measured)
+
+    def _take(self, index: Tensor, view: Tensor, iteration: int, measured: bool) -> dict:
+        """Do a step on a batch that fits."""
         if not self.student.training:
             self.student.train()
         rate = learning_rate(self.settings, iteration)
@@ -184,6 +191,21 @@ class Trainer:
     def agree(self) -> None:
         """Give every process the buffers of the first, as statistics of a normalisation."""
         self.processes.spread(list(self.student.buffers()))
+
+    def check_weights(self, iteration: int) -> None:
+        """Raise TrainingError unless every weight is finite, after so many steps."""
+        finite = [weight.detach().isfinite().all() for weight in self.parameters]
+        if not bool(torch.stack(finite).all()):
+            raise self.failure(iteration, "a weight is not finite")
+
+    def failure(self, iteration: int, reason: str) -> TrainingError:
+        """Return the error that ends the run after so many steps."""
+        settings = self.settings
+        rate = learning_rate(settings, min(iteration, settings.iterations - 1))
+        return TrainingError(
+            f"{settings.method} cannot go on at step {iteration}: {reason} (learning rate "
+            f"{rate:g}, seed {settings.seed}); try a smaller learning rate"
+        )
 
     def _check_precision(self) -> None:
         if self.settings.precision == "amp-float16" and self.device.type == "cpu":
@@ -272,11 +294,7 @@ class Trainer:
             reason = f"the conditional KL is {kl:g}, above largest_kl={limit:g}"
         else:
             return
-        rate = learning_rate(self.settings, iteration)
-        raise TrainingError(
-            f"{self.settings.method} cannot go on at step {iteration}: {reason} (learning rate "
-            f"{rate:g}, seed {self.settings.seed}); try a smaller learning rate"
-        )
+        raise self.failure(iteration, reason)
 
     def _gradients(self) -> list[Tensor]:
         return [p.grad for p in self.parameters if p.grad is not None]

@@ -13,6 +13,7 @@ from lib.distill.auxiliary import LayerFeatures
 from lib.distill.digests import tensor_digest
 from lib.distill.distributed import current_processes
 from lib.distill.evaluation import measure
+from lib.distill.example_checks import check_tensor
 from lib.distill.examples import Examples
 from lib.distill.precision import exact_float32
 from lib.distill.run_files import RunFiles, read_result
@@ -74,8 +75,8 @@ def train_student(
 
     Raises:
         ValueError: if an argument does not fit.
-        TrainingError: if loss, gradient or conditional KL is not finite or too large; the last
-            checkpoint stays.
+        TrainingError: if loss, gradient, conditional KL, a weight or a logit is not finite or too
+            large; the last checkpoint stays.
         CheckpointError: if a file of the folder is damaged or belongs to another run.
 
     Example:
@@ -85,9 +86,10 @@ def train_student(
         >>> train_student(nn.Linear(3, 3), examples, settings, test=examples).measures["accuracy"]
         1.0
     """
-    snapshots = _check_snapshots(snapshots, settings.iterations)
     observed = (observation, observation_teacher)
     sets = {"examples": (examples, teacher), "test": (test, test_teacher), "observation": observed}
+    _check_kinds(student, settings, sets)
+    snapshots = _check_snapshots(snapshots, settings.iterations)
     facts = _facts(student, settings, sets, snapshots)
     folder = None if folder is None else Path(folder)
     files = RunFiles(folder, facts, writes=current_processes().first)
@@ -104,20 +106,15 @@ def train_student(
         features=features,
         frozen=_frozen_logits(student.to(device), examples, settings, folder),
     )
+    for name in ("test", "observation"):
+        if sets[name][0] is not None:
+            trainer.parts.check_set(name, *sets[name])
     run = _Run(trainer, files, snapshots, *observed)
-    run.finish(progress)
-    trainer.agree()
-    logits = None if test is None else trainer.predict(test)
-    measures = {} if test is None else measure(logits, _first_view(test_teacher), test.labels)
-    result = TrainingResult(
-        settings,
-        measures,
-        logits,
-        run.progressed.log,
-        run.progressed.seconds,
-        model_digest(trainer.student),
-        run.kept,
-    )
+    try:
+        result = run.result(test, _first_view(test_teacher), progress)
+    except TrainingError as error:
+        where = "" if folder is None else f"; the last checkpoint is kept in {folder}"
+        raise TrainingError(f"{error}{where}") from None
     files.save_result(result)
     trainer.processes.wait()
     return result
@@ -142,7 +139,24 @@ class _Run:
             trainer.load_state(state)
             self.kept = files.snapshots([k for k in snapshots if k <= self.progressed.iteration])
 
-    def finish(self, progress: Track | None) -> None:
+    def result(
+        self, test: Examples | None, teacher: Tensor | None, progress: Track | None
+    ) -> TrainingResult:
+        """Take the steps that are left, and measure what they lead to."""
+        self._finish(progress)
+        self.trainer.agree()
+        logits, measures = self._measured(test, teacher)
+        return TrainingResult(
+            self.trainer.settings,
+            measures,
+            logits,
+            self.progressed.log,
+            self.progressed.seconds,
+            model_digest(self.trainer.student),
+            self.kept,
+        )
+
+    def _finish(self, progress: Track | None) -> None:
         """Take the steps that are left."""
         settings, progressed = self.trainer.settings, self.progressed
         steps = range(progressed.iteration, settings.iterations)
@@ -153,32 +167,39 @@ class _Run:
                 self._keep(0)
             self._step(iteration)
             progressed.iteration = iteration + 1
-            self._keep(iteration + 1)
             last = progressed.iteration == settings.iterations
+            saves = last or progressed.iteration % settings.checkpoint_every == 0
+            if saves or progressed.iteration in self.snapshots:
+                self.trainer.check_weights(progressed.iteration)
+            self._keep(progressed.iteration)
             if last and self.observation is not None:
                 self._note({"iteration": progressed.iteration} | self._observe())
             progressed.seconds = time.monotonic() - began
-            if last or progressed.iteration % settings.checkpoint_every == 0:
+            if saves:
                 self.files.save(self.trainer.state(), progressed)
+
+    def _measured(
+        self, examples: Examples | None, teacher: Tensor | None
+    ) -> tuple[Tensor | None, dict]:
+        """Return the logits of examples and what is measured of them; nothing without any."""
+        if examples is None:
+            return None, {}
+        logits = self.trainer.predict(examples)
+        if not bool(logits.isfinite().all()):
+            raise self.trainer.failure(self.progressed.iteration, "a logit is not finite")
+        return logits, measure(logits, teacher, examples.labels)
 
     def _step(self, iteration: int) -> None:
         settings = self.trainer.settings
         logged = iteration % settings.log_every == 0 or iteration == settings.iterations - 1
-        row = {"iteration": iteration}
         observed = self.observation is not None and settings.observes(iteration)
         observation = self._observe() if observed else {}
-        try:
-            found = self.trainer.step(iteration, measured=logged)
-        except TrainingError as error:
-            kept = self.files.folder
-            where = "" if kept is None else f"; the last checkpoint is kept in {kept}"
-            raise TrainingError(f"{error}{where}") from None
+        found = self.trainer.step(iteration, measured=logged)
         if logged or observed:
-            self._note(row | (found if logged else {}) | observation)
+            self._note({"iteration": iteration} | (found if logged else {}) | observation)
 
     def _observe(self) -> dict:
-        logits = self.trainer.predict(self.observation)
-        return {"observation": measure(logits, self.teacher, self.observation.labels)}
+        return {"observation": self._measured(self.observation, self.teacher)[1]}
 
     def _note(self, row: dict) -> None:
         self.files.note(self.progressed, row)
@@ -212,6 +233,25 @@ def _facts(
         logits = [] if teacher is None else [("logits", teacher)]
         found[f"teacher of {name}"] = tensor_digest(logits) if logits else None
     return found | {"snapshots": list(snapshots)}
+
+
+def _check_kinds(
+    student: object, settings: object, sets: dict[str, tuple[Examples | None, Tensor | None]]
+) -> None:
+    """Refuse what is not of the right type, or has nothing that it belongs to."""
+    for name, value, kind in (
+        ("student", student, nn.Module),
+        ("settings", settings, TrainingSettings),
+    ):
+        if not isinstance(value, kind):
+            raise ValueError(f"{name} must be {kind.__name__}, got {type(value).__name__}")
+    for name, (examples, teacher) in sets.items():
+        argument = "teacher" if name == "examples" else f"{name}_teacher"
+        if examples is None and (name == "examples" or teacher is not None):
+            missing = f"{name} must be given" + (f" for {argument}" if teacher is not None else "")
+            raise ValueError(f"{missing}, got None")
+        if teacher is not None:
+            check_tensor(argument, teacher)
 
 
 def _check_snapshots(snapshots: Sequence[int], iterations: int) -> tuple[int, ...]:

@@ -219,6 +219,8 @@ def test_states_of_other_networks_are_refused():
         ({"student.0.weight": torch.ones(1)}, "student"),
         ({"optimiser.0.momentum_buffer": torch.ones(3)}, "momentum_buffer of parameter 0"),
         ({"optimiser.77.momentum_buffer": torch.ones(3)}, "77"),
+        ({"optimiser.x.momentum_buffer": torch.ones(3)}, r"optimiser\.NUMBER\.NAME"),
+        ({"optimiser.1.mean": torch.ones(8)}, "must hold momentum_buffer of parameter 1, for SGD"),
     ):
         with pytest.raises(ValueError, match=named):
             trainer.load_state(state | change)
@@ -244,10 +246,31 @@ def test_wrong_arguments_are_named():
     wide = torch.cat([teacher, teacher], -1)
     with pytest.raises(ValueError, match="teacher must have the student's 4 classes, got 8"):
         Trainer(network(), examples, settings("kd"), teacher=wide).step(0)
+    with pytest.raises(ValueError, match=r"examples must be what the student reads.*dtype"):
+        Trainer(network(dtype=torch.float32), examples, settings("ce", precision="float32")).step(0)
+    with pytest.raises(ValueError, match=r"teacher must be a torch\.Tensor, got list"):
+        Trainer(network(), examples, settings("kd"), teacher=teacher.tolist())
     with pytest.raises(ValueError, match="precision"):
         Trainer(network(), examples, settings("ce", precision="amp-float16"))
     with pytest.raises(ValueError, match="snapshots"):
         train_student(network(), examples, settings("ce"), snapshots=[13])
+
+
+def test_a_batch_that_is_given_must_fit():
+    examples, _ = task(21)
+    trainer = Trainer(network(), examples, settings("ce"))
+    one, zero = torch.tensor([1]), torch.tensor([0])
+    cases = [
+        (torch.tensor([60]), zero, r"index must lie in \[0, 60\), got values from 60 to 60"),
+        (-one, zero, "index must lie in"),
+        (one, one, r"view must lie in \[0, 1\)"),
+        (one.double(), zero, "index must be int64"),
+        (one[:0], zero[:0], "b >= 1"),
+        ([1], zero, "index must be a torch.Tensor, got list"),
+    ]
+    for index, view, message in cases:
+        with pytest.raises(ValueError, match=message):
+            trainer.step_on(index, view, 0)
 
 
 def test_a_student_left_in_evaluation_mode_is_trained_with_dropout():

@@ -66,6 +66,67 @@ def test_an_infinite_gradient_behind_a_finite_loss_stops_the_run():
         trainer.step(0)
 
 
+@pytest.mark.parametrize("watched", ["test", "observation"])
+def test_logits_that_overflow_after_the_last_step_end_the_run_as_diverged(watched, tmp_path):
+    examples, _ = task(17)
+    values = settings("ce", 1, learning_rate=1e200)
+    deep = nn.Sequential(*[nn.Linear(a, b).double() for a, b in ((5, 8), (8, 8), (8, 4))])
+    with pytest.raises(TrainingError, match=r"ce .* step 1: a logit is not finite .* kept in"):
+        train_student(deep, examples, values, **{watched: examples}, folder=tmp_path)
+    assert all(bool(weight.isfinite().all()) for weight in deep.parameters())
+
+
+def test_weights_that_are_not_finite_replace_no_checkpoint(tmp_path):
+    """The loss of a step is that before it: the step may destroy the weights and be the last."""
+    examples, _ = task(17)
+    values = settings("ce", 9, learning_rate=1e308, momentum=0.0, checkpoint_every=1)
+    big = TensorExamples(1e3 * examples.values[0], examples.labels)
+    linear = nn.Sequential(nn.Linear(5, 4).double())
+    with pytest.raises(TrainingError, match="ce cannot go on at step 1: a weight is not finite"):
+        train_student(linear, big, values, folder=tmp_path, snapshots=(0, 1))
+    assert [path.name for path in tmp_path.glob("*.safetensors")] == ["step-0.safetensors"]
+
+
+def test_sets_that_are_measured_at_the_end_are_checked_at_the_start():
+    """A run of hours must not end in a complaint about its arguments."""
+    examples, teacher = task(17)
+    wide = TensorExamples(torch.zeros(60, 6, dtype=torch.float64), examples.labels)
+    more = TensorExamples(examples.values[0], examples.labels + 4)
+    steps = []
+
+    def progress(iterable, label):
+        steps.append(label)
+        yield from iterable
+
+    cases = [
+        ({"test": wide}, "test must be what the student reads"),
+        ({"observation": wide}, "observation must be what the student reads"),
+        ({"test": more}, r"labels of test must lie in \[0, 4\)"),
+        ({"test": examples, "test_teacher": teacher[:, 1:]}, r"test_teacher must have shape"),
+        ({"test": examples, "test_teacher": teacher[..., 1:]}, r"test_teacher must have shape"),
+        ({"test": examples, "test_teacher": teacher * math.nan}, "test_teacher must be finite"),
+        ({"test_teacher": teacher}, "test must be given for test_teacher"),
+        ({"observation_teacher": teacher}, "observation must be given for observation_teacher"),
+    ]
+    for arguments, message in cases:
+        with pytest.raises(ValueError, match=message):
+            train_student(network(), examples, settings("ce"), progress=progress, **arguments)
+    assert steps == []
+
+
+def test_arguments_of_another_type_are_named():
+    examples, teacher = task(17)
+    cases = [
+        ((torch.tanh, examples, settings("ce")), {}, "student must be Module"),
+        ((network(), None, settings("ce")), {}, "examples must be given, got None"),
+        ((network(), examples, {}), {}, "settings must be TrainingSettings, got dict"),
+        ((network(), examples, settings("kd")), {"teacher": teacher.numpy()}, "teacher must be a"),
+    ]
+    for arguments, named, message in cases:
+        with pytest.raises(ValueError, match=message):
+            train_student(*arguments, **named)
+
+
 def test_an_exploding_conditional_kl_stops_the_run():
     examples, teacher = task(18)
     values = settings("tpkd", 400, learning_rate=50.0, log_every=1, largest_kl=20.0)
