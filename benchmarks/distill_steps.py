@@ -40,8 +40,8 @@ from lib.distill.training import Trainer
 
 AGAIN = ("ce", "kd")  # take part twice
 CASES = {
-    "perceptron": (small_perceptron, {}, 300),
-    "encoder": (small_encoder, {}, 100),
+    "perceptron": (small_perceptron, {}, 200),
+    "encoder": (small_encoder, {}, 60),
     "lite0": (lite0_stage, {}, 9),
     "minilm": (minilm_layers, {"layers": 1, "n": 6000}, 6),
 }  # name -> how it is made, with what, and rounds

@@ -89,7 +89,7 @@ def spread(values: Sequence[float]) -> str:
     return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def megabytes(kind: str) -> float | None:
+def mebibytes(kind: str) -> float | None:
     """Memory of this process in MiB: "VmHWM" is the peak, "RssAnon" its own, "RssFile" mapped.
 
     Where the system does not tell, the peak comes from `getrusage` and the others are None.
@@ -111,10 +111,10 @@ def peak_of(found: dict) -> Iterator[None]:
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     except OSError:
         found["peak_includes_loading"] = True
-    found["before_mib"] = megabytes("VmRSS")
+    found["before_mib"] = mebibytes("VmRSS")
     yield
-    found["peak_mib"] = megabytes("VmHWM")
-    found["own_mib"], found["mapped_mib"] = megabytes("RssAnon"), megabytes("RssFile")
+    found["peak_mib"] = mebibytes("VmHWM")
+    found["own_mib"], found["mapped_mib"] = mebibytes("RssAnon"), mebibytes("RssFile")
 
 
 def own_process(module: str, *arguments: object) -> dict:

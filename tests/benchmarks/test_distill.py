@@ -9,7 +9,7 @@ from lib.distill.checkpoints import write_checkpoint
 
 
 def test_steps_of_every_method(capsys):
-    found = distill_steps.main(["--only", "perceptron", "--rounds", "0.01"])
+    found = distill_steps.main(["--only", "perceptron", "--rounds", "0.015"])
     seconds = found["perceptron"]
     assert set(seconds) == {*OBJECTIVES, "ce again", "kd again"}
     assert all(len(row) == 3 and min(row) > 0 for row in seconds.values())
