@@ -30,8 +30,8 @@ LOOKS = {
     "tpkd": ("vermilion", "*"),
 }  # colour and marker
 EXAMPLES = (
-    ("not blocked", (0.50, 0.40, 0.10), (0.70, 0.10, 0.20), 1.7),
-    ("blocked", (0.90, 0.07, 0.03), (0.40, 0.25, 0.35), 1.2),
+    ("not blocked", (0.50, 0.40, 0.10), (0.70, 0.10, 0.20), 1.6),
+    ("blocked", (0.90, 0.07, 0.03), (0.40, 0.25, 0.35), 1.0),
 )  # name, student, teacher, how far the picture reaches
 _HOLLOW = ("dp-s", "dhkd")  # they often lie on another method's mark
 
@@ -111,6 +111,7 @@ def draw_directions(ax: Axes, changes: Mapping[str, Tensor], reach: float) -> No
     """
     corner = changes["ce"].tolist()
     ax.fill_between([corner[0], 2 * reach], corner[1], 2 * reach, color="#d9efe6", zorder=0)
+    ax.text(0.99, 0.98, "at least CE's gain", transform=ax.transAxes, ha="right", va="top")
     ax.axhline(0, color="black", lw=0.8)
     ax.axvline(0, color="black", lw=0.8)
     for name, change in changes.items():
@@ -121,8 +122,7 @@ def draw_directions(ax: Axes, changes: Mapping[str, Tensor], reach: float) -> No
         ax.plot(*end, **_mark(name), zorder=4)
         if over > 1:
             ax.annotate(f"× {over:.1f}", end, (7, -4), textcoords="offset points", fontsize=9)
-    least = min(0.0, *(float(change.min()) for name, change in changes.items() if name != "dkd"))
-    ax.set(xlim=(min(least, -0.3) * 1.1, 1.3 * reach), ylim=(-1.15 * reach, reach), aspect="equal")
+    ax.set(xlim=(-0.75 * reach, 1.25 * reach), ylim=(-1.2 * reach, 0.8 * reach), aspect="equal")
     ax.set(xlabel="gain of $M_2$", ylabel="gain of $M_3$")
 
 
@@ -184,6 +184,7 @@ def draw_search(ax: Axes, found: Mapping[float, Mapping[str, MethodRuns]], usual
     ax.axhline(0, color="black", lw=1)
     ax.axvline(list(found).index(usual), color="#949494", lw=1, ls=":", zorder=0)
     ax.set_xticks(places, [f"{value:g}" for value in found])
+    ax.set_ylim(-2, 4.5)
 
 
 def _mark(name: str) -> dict:
