@@ -23,8 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: as on the command line, without the program's name.
 
     Returns:
-        0 where all is well, 1 where a run failed, 2 for bad input and for data, weights or
-        libraries that are not to be had, 130 when interrupted.
+        0 where all is well, 1 where a run failed, 2 for bad input, for data, weights or libraries
+        that are not to be had and for files that cannot be written, 130 when interrupted.
     """
     from lib.datasets.files import ChecksumError, NotHereError
     from lib.distill.training import TrainingError
@@ -43,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read the output, such as `head`, has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a full disk, a folder that cannot be written
+        print(f"error: {error}; finished runs are kept", file=sys.stderr)
+        return 2
 
 
 class _Parser(argparse.ArgumentParser):

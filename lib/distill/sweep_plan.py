@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lib.datasets.files import NotHereError
 from lib.distill.checkpoints import CheckpointError
 from lib.distill.config import TrainingConfig
 from lib.distill.recipes import find_setting, resolve_table
@@ -77,7 +78,7 @@ class _Costs:
         for config in kept_configs().values() if settings else ():
             if config.setting not in settings:
                 continue
-            with contextlib.suppress(CheckpointError):
+            with contextlib.suppress(CheckpointError, NotHereError):  # of another size of the data
                 result = finished_result(config)
                 if result is not None:
                     self.own.setdefault(_kind(config), []).append(result.seconds)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from lib.datasets.files import NotHereError
 from lib.distill.checkpoints import CheckpointError
 from lib.distill.config import TrainingConfig
 from lib.distill.run_files import LOG
@@ -99,22 +102,19 @@ def describe_run(key: str, config: TrainingConfig) -> str:
         config: of the run.
 
     Returns:
-        Its name, and what it ended with or how many steps it has taken.
-
-    Raises:
-        NotHereError: if data that the setting reads are not here.
+        Its name, and what it ended with or how many steps its log tells of.
     """
-    if key != config.key():
-        return f"outdated  {key}"
     try:
+        if key != config.key():
+            return f"outdated  {key}"
         result = finished_result(config)
+    except NotHereError as error:
+        return f"no data   {key}  {one_line(error)}"
     except CheckpointError as error:
         return f"damaged   {key}  {one_line(error)}"
     if result is not None:
         return f"finished  {key}  {_measures(result)}, {result.seconds:.0f} s"
-    log = run_folder(config) / LOG
-    rows = log.read_text("utf-8").splitlines() if log.exists() else []
-    taken = json.loads(rows[-1])["iteration"] if rows else 0
+    taken = _last_logged(run_folder(config) / LOG)
     return f"begun     {key}  {taken} of {settings_of(config).iterations} steps"
 
 
@@ -126,6 +126,15 @@ def one_line(error: BaseException) -> str:
         'ValueError: one two'
     """
     return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _last_logged(log: Path) -> int:
+    """The iteration of the last whole line of a log; 0 without one."""
+    lines = log.read_text("utf-8").splitlines() if log.exists() else []
+    for line in reversed(lines):
+        with contextlib.suppress(json.JSONDecodeError):  # half a line, of a run that was killed
+            return json.loads(line)["iteration"]
+    return 0
 
 
 def _measures(result: TrainingResult) -> str:

@@ -105,6 +105,14 @@ def test_status_lists_the_runs_of_a_setting(capsys):
     assert run(capsys, "status", "--setting", "nowhere")[0] == 2
 
 
+def test_files_that_cannot_be_written_are_one_line(capsys, isolated):
+    isolated.write_text("no folder")
+    code, _, error = run(capsys, "train", "--setting", "tiny", "--method", "ce")
+    assert code == 2
+    assert error.startswith("error: [Errno")
+    assert str(isolated) in error
+
+
 def test_settings_and_their_tables_are_printed(capsys):
     code, out, _ = run(capsys, "settings")
     assert code == 0
@@ -143,6 +151,11 @@ def test_prepare_tells_about_the_teachers(capsys):
         (["sweep", "--domain", "vision", "--profile", "cpu"], "CIFAR-100 with 20,000 training"),
         (["train", "--setting", "tiny"], "the following arguments are required: --method"),
         (["train", "--setting", "tiny", "--method", "ce", "--set", "missing=true"], "not here"),
+        ([*SWEEP, "--set", "weight_decay=null"], "overrides['weight_decay'] must be of the type"),
+        ([*SWEEP, "--set", "train=null"], "overrides['train'] must be of the type of 60"),
+        ([*SWEEP, "--methods", "dkd", "--set", "train=0"], "overrides['train'] must be >= 1"),
+        ([*SWEEP, "--set", 'options={"KD": {"temperature": 2}}'], "got 'KD': {'temperature': 2}"),
+        ([*SWEEP, "--set", 'options={"ce": 3}'], "overrides['options'] must map methods"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from lib.datasets.files import NotHereError
 from lib.distill import runs, sweeps
 from lib.distill.assets import distill_folder
 from lib.distill.config import TrainingConfig
+from lib.distill.recipes import SETTINGS
 from lib.distill.runs import finished_result, run_folder, train
 from lib.distill.sweep_plan import Plan, plan_sweep
 from lib.distill.sweep_words import describe_end, describe_plan, describe_run
@@ -206,7 +208,30 @@ def test_a_run_says_how_far_it_is():
     assert describe_run(one.key(), one).startswith(f"damaged   {one.key()}")
     path.unlink()
     assert describe_run(one.key(), one) == f"begun     {one.key()}  11 of 12 steps"
+    with (run_folder(one) / "log.jsonl").open("a") as log:
+        log.write('{"iterat')  # killed while it wrote
+    assert describe_run(one.key(), one) == f"begun     {one.key()}  11 of 12 steps"
     assert describe_run("tiny-of-yesterday", one) == "outdated  tiny-of-yesterday"
+
+
+def test_a_kept_run_whose_data_are_gone_stops_neither_status_nor_plan(monkeypatch):
+    """It was of all images, say, and only the subset is still here."""
+
+    def data(table):
+        if table["train"] > 60:
+            raise NotHereError("all images are not here")
+        return {}
+
+    monkeypatch.setitem(SETTINGS, "elsewhere", replace(TINY, name="elsewhere", data=data))
+    whole, part = (
+        TrainingConfig("vision", "ce", 42, "elsewhere", overrides={"train": n}) for n in (90, 60)
+    )
+    with monkeypatch.context() as patch:
+        patch.setitem(SETTINGS, "elsewhere", replace(SETTINGS["elsewhere"], data=lambda table: {}))
+        train(whole)
+        key = whole.key()
+    assert describe_run(key, whole) == f"no data   {key}  NotHereError: all images are not here"
+    assert list(plan_sweep([part]).pending) == [part.key()]
 
 
 def test_the_end_gives_means_over_seeds():
