@@ -119,7 +119,7 @@ def cached_rows(
     path = asset_path(name, facts)
     found = cached_tensors(name, facts, whole)
     for part in path.parent.glob(f"{path.stem}.rows-*"):
-        part.unlink()
+        part.unlink(missing_ok=True)  # another process may do the same
     return found
 
 

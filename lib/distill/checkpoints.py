@@ -6,6 +6,7 @@ the SHA-256 of the whole file, computed with zeros in its own place.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import mmap
@@ -44,6 +45,7 @@ def write_checkpoint(path: Path | str, tensors: Mapping[str, Tensor], facts: Map
 
     Raises:
         ValueError: if a tensor cannot be stored, or facts are not plain JSON.
+        OSError: if the file cannot be written; the old one is as it was.
 
     Example:
         >>> import tempfile, torch
@@ -60,12 +62,17 @@ def write_checkpoint(path: Path | str, tensors: Mapping[str, Tensor], facts: Map
     digest = hashlib.sha256(body).hexdigest().encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
-    with part.open("wb") as stream:
-        for piece in (body[:_AT], digest, memoryview(body)[_AT + 64 :]):
-            stream.write(piece)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(part, path)
+    try:
+        with part.open("wb") as stream:
+            for piece in (body[:_AT], digest, memoryview(body)[_AT + 64 :]):
+                stream.write(piece)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(part, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()  # a disk that is full needs the room
+        raise
     _keep_name(path.parent)
 
 
@@ -98,6 +105,8 @@ def read_checkpoint(
         stream = path.open("rb")
     except FileNotFoundError:
         return None
+    except IsADirectoryError:
+        raise CheckpointError(_damaged(path, "it is a folder")) from None
     with stream:
         facts, body = _verify(path, stream)
         with body:

@@ -233,6 +233,13 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         with pytest.raises(OSError, match="no space left"):
             write_checkpoint(path, {}, {})
     same(read_checkpoint(path, FACTS)[0], content())
+    assert [found.name for found in tmp_path.iterdir()] == ["a"]  # a full disk needs the room
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere a folder that is opened is forbidden")
+def test_a_folder_is_no_checkpoint(tmp_path):
+    with pytest.raises(CheckpointError, match="is damaged or no checkpoint: it is a folder"):
+        read_checkpoint(tmp_path)
 
 
 def test_content_reaches_the_disk_before_its_name(tmp_path, monkeypatch):
