@@ -13,6 +13,7 @@ from lib.distill.checkpoints import read_checkpoint, write_checkpoint
 from lib.distill.digests import tensor_digest
 from lib.distill.evaluation import Progress, predict
 from lib.distill.examples import Examples
+from lib.distill.precision import exact_float32
 
 _DIGITS = 32  # of the key, in the name of the file
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # where a function lies, which changes by process
@@ -21,7 +22,8 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # where a function lies, which cha
 def model_digest(model: nn.Module) -> str:
     """Return the SHA-256 of a network: of its modules as they print, its weights and its buffers.
 
-    Mode and device do not count.
+    Mode and device do not count. What a module neither prints nor stores does not either: a number
+    that changes its outputs belongs into its `extra_repr`.
 
     **Source**: ours.
 
@@ -91,7 +93,8 @@ def cached_logits(
         found = read_checkpoint(path, facts, mapped=True)
         if found is None:
             views = range(examples.views)
-            parts = [predict(model, examples, view, batch_size, progress) for view in views]
+            with exact_float32(next(model.parameters(), torch.empty(0)).device):
+                parts = [predict(model, examples, view, batch_size, progress) for view in views]
             logits = torch.stack(parts).float()
             if bool(logits.isnan().any()):
                 raise ValueError("model must give logits that are numbers, got NaN for an example")

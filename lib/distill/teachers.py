@@ -15,6 +15,7 @@ from lib.distill.examples import Examples
 from lib.distill.settings import TrainingSettings
 from lib.distill.teacher_cache import cached_logits, model_digest
 from lib.distill.training import train_student
+from lib.tpkd.checks import check_labels
 
 _PREFIX = "teacher_"  # of a table's entries about the teacher
 _STUDENT = "student."  # before the names of weights in a state
@@ -39,7 +40,7 @@ def smoothed_logits(labels: Tensor, classes: int, smoothing: float) -> Tensor:
         (..., K) float32, logarithms of t.
 
     Raises:
-        ValueError: if the smoothing is outside its range.
+        ValueError: if the smoothing or a label is outside its range.
 
     Example:
         >>> smoothed_logits(torch.tensor([1]), 4, 0.4).exp()
@@ -47,6 +48,7 @@ def smoothed_logits(labels: Tensor, classes: int, smoothing: float) -> Tensor:
     """
     if not 0 < smoothing < 1:
         raise ValueError(f"smoothing must be in (0, 1), got {smoothing!r}")
+    check_labels(labels, classes)
     found = torch.full((*labels.shape, classes), smoothing / classes)
     found.scatter_(-1, labels.unsqueeze(-1), 1 - smoothing + smoothing / classes)
     return found.log()

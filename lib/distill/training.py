@@ -15,7 +15,6 @@ from lib.distill.distributed import current_processes
 from lib.distill.evaluation import measure
 from lib.distill.example_checks import check_tensor
 from lib.distill.examples import Examples
-from lib.distill.precision import exact_float32
 from lib.distill.run_files import RunFiles, read_result
 from lib.distill.settings import TrainingResult, TrainingSettings
 from lib.distill.teacher_cache import cached_logits, model_digest
@@ -216,8 +215,7 @@ def _frozen_logits(
     """Logits of the student before training, kept beside the checkpoint; None to compute them."""
     if not settings.objective.needs_frozen or folder is None or settings.precision == "float64":
         return None
-    with exact_float32(next(student.parameters()).device):
-        return cached_logits(student, examples, folder / "frozen")
+    return cached_logits(student, examples, folder / "frozen")
 
 
 def _facts(

@@ -6,6 +6,7 @@ import copy
 import os
 import random
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from lib.distill import (
     fixed_views,
     model_digest,
     predict,
+    teacher_cache,
 )
 from tests.distill.forks import kill_inside, needs_fork, run_together
 
@@ -64,6 +66,23 @@ def test_logits_are_the_networks_for_every_view(tmp_path):
     assert found.dtype == torch.float32
     for view in range(3):
         assert torch.equal(found[view], predict(model, examples, view))
+
+
+def test_a_teacher_on_a_gpu_computes_in_float32_itself(tmp_path, monkeypatch):
+    """Convolutions of a GPU take TF32 unless they are told not to; this needs no GPU."""
+    inside = []
+
+    @contextmanager
+    def watched(device):
+        inside.append(device.type)
+        yield
+        inside.append("left")
+
+    model = teacher()
+    monkeypatch.setattr(teacher_cache, "exact_float32", watched)
+    model.register_forward_hook(lambda *arguments: inside.append("forward"))
+    cached_logits(model, points(views=1), tmp_path)
+    assert inside == ["cpu", "forward", "left"]
 
 
 def test_logits_are_computed_once(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -52,6 +54,11 @@ def test_imitating_smoothed_labels_is_label_smoothing(smoothing):
 def test_smoothing_outside_its_range_is_named(smoothing):
     with pytest.raises(ValueError, match="smoothing must be in"):
         smoothed_logits(torch.tensor([0]), 3, smoothing)
+
+
+def test_labels_without_a_class_are_named():
+    with pytest.raises(ValueError, match=r"labels must lie in \[0, 3\) for 3 classes"):
+        smoothed_logits(torch.tensor([0, 3]), 3, 0.1)
 
 
 def test_a_teacher_is_trained_once(monkeypatch):
@@ -149,6 +156,23 @@ def test_rows_that_were_broken_off_go_on_after_the_last_part():
     folder = asset_path("ten", {"n": 10}).parent
     assert not list(folder.glob("*.rows-*"))
     cached_rows("ten", {"n": 10}, 10, None, rows=3)
+
+
+def test_parts_that_another_process_has_removed_are_no_error(monkeypatch):
+    """Two that asked at once both tidy up."""
+    values = torch.randn(4, 2)
+    rows = {"rows": 2, "make": lambda part: {"x": values[part]}}
+    listed = Path.glob
+
+    def removed(folder, pattern):
+        found = list(listed(folder, pattern))
+        if "rows-" in pattern:
+            for path in found:
+                path.unlink()
+        return found
+
+    monkeypatch.setattr(Path, "glob", removed)
+    assert torch.equal(cached_rows("four", {"n": 4}, 4, **rows)["x"], values)
 
 
 def test_the_logistic_head_solves_its_problem():
