@@ -1,5 +1,7 @@
 """The small text network against PyTorch's own encoder, under padding and under other orders."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -146,6 +148,20 @@ def test_gradients_of_a_padded_batch_are_those_of_its_texts():
         network(tokens[one, :length], mask[one, :length]).square().sum().backward()
     for weight, expected in zip(network.parameters(), whole, strict=True):
         torch.testing.assert_close(weight.grad, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_heads_tell_networks_of_equal_weights_apart():
+    """Caches of teachers know a network by its weights and its print alone."""
+
+    def build(heads):
+        generator = torch.Generator().manual_seed(0)
+        return text_encoder(50, 6, 16, 1, heads, generator=generator)
+
+    networks = [build(heads) for heads in (1, 2, 4)]
+    for one, other in itertools.combinations(networks, 2):
+        pairs = zip(one.parameters(), other.parameters(), strict=True)
+        assert all(torch.equal(first, second) for first, second in pairs)
+        assert repr(one) != repr(other)
 
 
 @pytest.mark.parametrize(
