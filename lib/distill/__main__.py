@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -35,17 +36,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return options.command(options)
     except (*bad, TrainingError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1 if isinstance(error, TrainingError) else 2
-    except KeyboardInterrupt:
-        print("interrupted: finished runs are kept; run again to go on.", file=sys.stderr)
-        return 130
+        return _end(error, f"error: {error}", 1 if isinstance(error, TrainingError) else 2)
+    except KeyboardInterrupt as error:
+        return _end(error, "interrupted: finished runs are kept; run again to go on.", 130)
     except BrokenPipeError:  # whoever read the output, such as `head`, has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:  # a full disk, a folder that cannot be written
-        print(f"error: {error}; finished runs are kept", file=sys.stderr)
-        return 2
+        return _end(error, f"error: {error}; finished runs are kept", 2)
+
+
+def _end(error: BaseException, message: str, code: int) -> int:
+    """Say in one line of its own why it is over."""
+    traceback.clear_frames(error.__traceback__)  # whose loops would leave their bars on that line
+    print(" ".join(message.split()), file=sys.stderr)
+    return code
 
 
 class _Parser(argparse.ArgumentParser):

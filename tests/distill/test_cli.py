@@ -179,6 +179,19 @@ def test_an_interruption_says_how_to_go_on(capsys, monkeypatch):
     assert error == "interrupted: finished runs are kept; run again to go on."
 
 
+def test_an_error_has_a_line_of_its_own_below_the_bars(capsys, monkeypatch):
+    def find(part):
+        raise ImportError("the weights are not here")
+
+    def failing(config, progress, **named):
+        return list(find(part) for part in progress([1, 2], "parts"))  # noqa: C400, has a frame
+
+    monkeypatch.setattr(runs, "train", failing)
+    code, _, error = run(capsys, "train", "--setting", "tiny", "--method", "ce")
+    assert code == 2
+    assert error == "error: the weights are not here"
+
+
 @pytest.mark.slow
 def test_two_processes_train_a_run_together(isolated, capsys):
     """The command of the paper profile, `torchrun ... -m lib.distill`, on digits and two CPUs."""
