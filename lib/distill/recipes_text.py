@@ -1,4 +1,9 @@
-"""The settings of text: synthetic phrases, and CLINC150 with the layers of MiniLM."""
+"""The settings of text: synthetic phrases, and CLINC150 with the layers of MiniLM.
+
+DTO-KD compares logits only: in Appendix E.1 it also compares hidden states, but a teacher on frozen
+features has none for the words of a text, and a bag of words has no layers. Texts are padded to the
+longest of a part, not to 128.
+"""
 
 from __future__ import annotations
 

@@ -150,7 +150,8 @@ def train(
     """Train as a config says: a finished run is read, an interrupted one goes on.
 
     The run lies in the cache of the book under the config's key. Two processes never write the
-    same run: the second waits and then reads what the first has written.
+    same run: the second waits and then reads what the first has written. The number of threads is
+    not in the key, though it shows in the last bits; `sweep` gives every run one.
 
     Args:
         config: of the run.

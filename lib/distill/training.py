@@ -48,7 +48,8 @@ def train_student(
 
     With a folder the run survives being killed at any moment: called again with the same student
     (as it was before training) and the same arguments, it goes on from its last checkpoint, and on
-    a CPU it ends with the same bits. A run that has ended is read. Under `torchrun` (see
+    a CPU it ends with the same bits if it has as many threads: sums of a matrix product are split
+    among them. A run that has ended is read. Under `torchrun` (see
     `joined_processes`) all processes call this with the same arguments and the same folder.
 
     **Source**: Yuan & Tao, Appendix E.1.
