@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lib.distill.evaluation import Progress, measure
+from lib.distill.example_checks import check_index
 from lib.distill.states import RunState, outputs
 from lib.tpkd import conditional_kl
 
@@ -63,8 +64,11 @@ def native_pairs(
         `NativePairs`.
 
     Raises:
+        ValueError: if an argument does not fit, or there is no batch.
         TrainingError: if a step diverges.
     """
+    if index.ndim != 2 or not len(index):
+        raise ValueError(f"index must have shape (B, N) with B >= 1, got {tuple(index.shape)}")
     trainers = {name: state.trainer(name, 1, learning_rate) for name in methods}
     network = state.network()
     start, ends = [], {name: [] for name in methods}
@@ -130,12 +134,13 @@ def continue_run(
         TrainingError: if a method diverges.
     """
     stops, steps = sorted(set(at)), len(index)
-    if not stops or stops[0] < 0 or stops[-1] > steps:
+    if not stops or not all(isinstance(k, int) and 0 <= k <= steps for k in stops):
         raise ValueError(f"at must hold numbers of steps in [0, {steps}], got {stops}")
     shared = int(torch.isin(observed, index).sum())
     if shared:
         raise ValueError(f"observed must be disjoint from the batches, got {shared} in both")
     seen = torch.zeros_like(observed)
+    check_index(observed, seen, len(state.examples.labels), 1)
     teacher, labels = state.teacher[0, observed], state.examples.labels[observed]
     found: dict[str, list[dict]] = {}
     logits: dict[str, Tensor] = {}

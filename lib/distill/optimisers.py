@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -62,6 +63,8 @@ class AdamWeightDecay(torch.optim.Optimizer):
         """Add a group of parameters after checking its numbers."""
         whole = {**self.defaults, **param_group}
         _check_range("lr", whole["lr"], 0.0, math.inf)
+        if not isinstance(whole["betas"], tuple | list) or len(whole["betas"]) != 2:
+            raise ValueError(f"betas must be two numbers, got {whole['betas']!r}")
         for number, beta in enumerate(whole["betas"]):
             _check_range(f"betas[{number}]", beta, 0.0, 1.0)
         _check_range("eps", whole["eps"], 0.0, math.inf, open_low=True)
@@ -203,6 +206,7 @@ def _check_range(
     name: str, value: float, low: float, high: float, *, open_low: bool = False
 ) -> None:
     """Raises unless low <= value < high, or low < value < high."""
-    if not (low < value < high if open_low else low <= value < high):
+    real = isinstance(value, numbers.Real)
+    if not real or not (low < value < high if open_low else low <= value < high):
         bracket = "(" if open_low else "["
         raise ValueError(f"{name} must lie in {bracket}{low:g}, {high:g}), got {value!r}")

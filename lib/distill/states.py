@@ -117,14 +117,14 @@ def split_pool(n: int, first: int, seed: int) -> tuple[Tensor, Tensor]:
         Both parts, int64.
 
     Raises:
-        ValueError: if `first` is outside its range.
+        ValueError: if `first` is no integer or outside its range.
 
     Example:
         >>> [len(part) for part in split_pool(10, 3, seed=0)]
         [3, 7]
     """
-    if not 0 <= first <= n:
-        raise ValueError(f"first must lie in [0, {n}], got {first!r}")
+    if not isinstance(first, int) or not 0 <= first <= n:
+        raise ValueError(f"first must be an integer in [0, {n}], got {first!r}")
     order = batch_at(n, 1, n, 0, seed).index
     return order[:first], order[first:]
 

@@ -181,6 +181,9 @@ def tokenise(texts: Sequence[str], longest: int = 128) -> tuple[Tensor, Tensor]:
     """
     if isinstance(texts, str) or not len(texts):
         raise ValueError(f"texts must be a sequence of one or more texts, got {texts!r}")
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"texts[{place}] must be a text, got {type(text).__name__}")
     if check_size("longest", longest, 2) > 512:
         raise ValueError(f"longest must be at most 512, the places of the encoder, got {longest}")
     pieces = [torch.tensor(found.ids) for found in minilm_tokenizer().encode_batch(list(texts))]
@@ -258,6 +261,8 @@ def _check_tokens(tokens: Tensor, lengths: Tensor) -> None:
 
 def _check_vocabulary(vocabulary: Tensor) -> Tensor:
     """The kept word pieces in ascending order, on the CPU."""
+    if not isinstance(vocabulary, Tensor):
+        raise ValueError(f"vocabulary must be a torch.Tensor, got {type(vocabulary).__name__}")
     kept = vocabulary.cpu()
     special = torch.tensor([PADDING, UNKNOWN, FIRST, LAST])
     ascending = kept.ndim == 1 and kept.dtype == torch.int64 and bool((kept.diff() > 0).all())

@@ -205,8 +205,16 @@ def test_bad_input_is_refused_by_name():
     index, view = all_in_order()
     with pytest.raises(ValueError, match="count"):
         fixed_batches(torch.arange(4), 1, 2, 0, 0)
-    with pytest.raises(ValueError, match=r"first must lie in \[0, 5\]"):
-        split_pool(5, 6, 0)
+    for first in (6, 2.5):
+        with pytest.raises(ValueError, match=r"first must be an integer in \[0, 5\]"):
+            split_pool(5, first, 0)
+    for rows in (index[:0], index[0]):
+        with pytest.raises(ValueError, match=r"index must have shape \(B, N\) with B >= 1"):
+            native_pairs(state, rows, rows)
+    with pytest.raises(ValueError, match=r"index must lie in \[0, 40\), .* to 99"):
+        continue_run(state, ("ce",), index[:4], view[:4], torch.tensor([99]), (1,))
+    with pytest.raises(ValueError, match=r"at must hold numbers of steps in \[0, 4\]"):
+        continue_run(state, ("ce",), index[:4], view[:4], torch.tensor([39]), (0.5,))
     with pytest.raises(ValueError, match="disjoint from the batches, got 2"):
         continue_run(state, ("ce",), index, view, torch.arange(2), (0,))
     with pytest.raises(ValueError, match=r"in \[0, 4\]"):

@@ -190,6 +190,8 @@ def test_closure_is_called_with_gradients_on():
     [
         ({"lr": -1.0}, r"lr must lie in \[0, inf\), got -1.0"),
         ({"lr": float("nan")}, "lr must lie in"),
+        ({"lr": "fast"}, "lr must lie in"),
+        ({"betas": (0.9,)}, "betas must be two numbers"),
         ({"betas": (1.0, 0.9)}, r"betas\[0\] must lie in \[0, 1\), got 1.0"),
         ({"betas": (0.9, -0.1)}, r"betas\[1\] must lie in"),
         ({"eps": 0.0}, r"eps must lie in \(0, inf\), got 0.0"),

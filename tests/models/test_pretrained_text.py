@@ -205,6 +205,7 @@ def test_dropout_is_that_of_the_argument():
         ({"dropout": 1.5}, "dropout"),
         ({"generator": None}, "generator"),
         ({"vocabulary": torch.tensor([5, 6])}, "vocabulary"),
+        ({"vocabulary": [0, 100, 101, 102]}, r"vocabulary must be a torch\.Tensor, got list"),
         ({"vocabulary": torch.tensor([0, 101, 100, 102])}, "vocabulary"),
         ({"vocabulary": torch.tensor([0, 100, 101, 102, 40_000])}, "vocabulary"),
     ],
@@ -250,6 +251,8 @@ def test_texts_are_refused():
             tokenise(texts)
     with pytest.raises(ValueError, match=r"texts\[1\] has 132 word pieces, must have at most 128"):
         tokenise(["hi", "word " * 130])
+    with pytest.raises(ValueError, match=r"texts\[1\] must be a text, got int"):
+        tokenise(["hi", 3])
     for longest in (1, 513):
         with pytest.raises(ValueError, match="longest"):
             tokenise(["hi"], longest)
