@@ -110,19 +110,24 @@ def draw_directions(ax: Axes, changes: Mapping[str, Tensor], reach: float) -> No
         reach: largest coordinate that is drawn to scale.
     """
     corner = changes["ce"].tolist()
-    ax.fill_between([corner[0], 2 * reach], corner[1], 2 * reach, color="#d9efe6", zorder=0)
-    ax.text(0.99, 0.98, "at least CE's gain", transform=ax.transAxes, ha="right", va="top")
+    ax.fill_between([corner[0], 3 * reach], corner[1], 3 * reach, color="#d9efe6", zorder=0)
     ax.axhline(0, color="black", lw=0.8)
     ax.axvline(0, color="black", lw=0.8)
+    ends = {}
     for name, change in changes.items():
         over = max(1.0, float(change.abs().max()) / reach)
-        end = (change / over).tolist()
+        end = ends[name] = (change / over).tolist()
         style = ":" if over > 1 else "-"
         ax.plot([0, end[0]], [0, end[1]], style, color=colours[LOOKS[name][0]], lw=1.5, zorder=2)
         ax.plot(*end, **_mark(name), zorder=4)
         if over > 1:
             ax.annotate(f"× {over:.1f}", end, (7, -4), textcoords="offset points", fontsize=9)
-    ax.set(xlim=(-0.75 * reach, 1.25 * reach), ylim=(-1.2 * reach, 0.8 * reach), aspect="equal")
+    (left, low), (right, high) = (
+        [pick(end[axis] for end in ends.values()) for axis in (0, 1)] for pick in (min, max)
+    )
+    ax.set(xlim=(min(left, 0) - 0.15 * reach, max(right, corner[0]) + 0.4 * reach))
+    ax.set(ylim=(min(low, 0) - 0.15 * reach, high + 0.4 * reach), aspect="equal")
+    ax.text(0.98, 0.97, "no loss\nagainst CE", transform=ax.transAxes, ha="right", va="top")
     ax.set(xlabel="gain of $M_2$", ylabel="gain of $M_3$")
 
 
