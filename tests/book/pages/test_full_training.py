@@ -122,10 +122,8 @@ SMALL = {"iterations": 6, "snapshots": [], "widths": [8], "teacher_iterations": 
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BOOK_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
+def cache(own_cache):
+    """Every test here trains into a cache of its own."""
 
 
 @pytest.fixture(scope="module")
